@@ -1,0 +1,76 @@
+"""Train, understand and ship neural networks whose weights are only -1 and +1.
+
+The public names are imported when they are first used, so that ``import bayesbinn`` is fast and
+does not need PyTorch: a model file runs without it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "BayesbinnError": "errors",
+    "check_binary": "binary",
+    "check_owners": "binary",
+    "sign": "binary",
+    "split_parameters": "binary",
+    "BernoulliPosterior": "posterior",
+    "LogitScale": "posterior",
+    "BayesBiNN": "methods",
+    "BinaryOptimizer": "methods",
+    "Bop": "methods",
+    "FloatAdam": "methods",
+    "LRNet": "methods",
+    "METHODS": "methods",
+    "PMF": "methods",
+    "STEAdam": "methods",
+    "get_method": "methods",
+    "Prediction": "predict",
+    "predict": "predict",
+    "recalibrate": "calibration",
+    "calibrate": "calibration",
+    "summary": "summary",
+}
+
+__all__ = [*_HOME, "__version__"]
+
+if TYPE_CHECKING:
+    from bayesbinn.binary import check_binary, check_owners, sign, split_parameters
+    from bayesbinn.calibration import calibrate, recalibrate
+    from bayesbinn.errors import BayesbinnError
+    from bayesbinn.methods import (
+        METHODS,
+        PMF,
+        BayesBiNN,
+        BinaryOptimizer,
+        Bop,
+        FloatAdam,
+        LRNet,
+        STEAdam,
+        get_method,
+    )
+    from bayesbinn.posterior import BernoulliPosterior, LogitScale
+    from bayesbinn.predict import Prediction, predict
+    from bayesbinn.summary import summary
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "scipy"):
+            raise
+        from bayesbinn.errors import MissingDependency
+
+        raise MissingDependency(f"bayesbinn.{name} needs {error.name}: pip install 'bayesbinn[train]'") from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

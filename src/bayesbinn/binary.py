@@ -1,0 +1,157 @@
+"""What "binary" means: the sign that is never 0, and which parameters of a model carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from bayesbinn.errors import InvalidInput, nearest
+
+NamedParameters = list[tuple[str, nn.Parameter]]
+Rule = Callable[[str, nn.Parameter], bool] | Collection[str]
+
+BINARY_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, nn.modules.conv._ConvNd)
+
+
+def sign(x: Tensor) -> Tensor:
+    """``+1`` where ``x >= 0`` and ``-1`` elsewhere: never 0, also for ``-0.0``.
+
+    >>> sign(torch.tensor([-2.0, -0.0, 0.0, 3.0]))
+    tensor([-1.,  1.,  1.,  1.])
+    """
+    return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
+
+
+def canonical_name(name: str) -> str:
+    """A parameter's name without what wrappers add to it.
+
+    ``DistributedDataParallel`` and ``DataParallel`` put ``module.`` in front, ``torch.compile``
+    inserts ``_orig_mod.``.
+
+    >>> canonical_name("module._orig_mod.layers.0.weight")
+    'layers.0.weight'
+    """
+    name = name.replace("_orig_mod.", "")
+    while name.startswith("module."):
+        name = name.removeprefix("module.")
+    return name
+
+
+def split_parameters(
+    model: nn.Module, binary: Rule | None = None, *, biases: bool = False
+) -> tuple[NamedParameters, NamedParameters]:
+    """Split a model's parameters into binary and real ones, as lists of ``(name, parameter)``.
+
+    By default the weights of linear and convolution layers are binary and everything else
+    (biases, normalisation, embeddings) stays real.
+
+    Args:
+        model: any module.
+        binary: overrides the rule: a predicate ``(name, parameter) -> bool``, or the names of
+            the binary parameters.
+        biases: also make the biases of linear and convolution layers binary, as the paper's
+            synthetic networks do. Only for the default rule.
+
+    A parameter shared by two layers appears once. One that would be binary in one place and
+    real in the other is refused.
+
+    >>> model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    >>> binary, real = split_parameters(model)
+    >>> [name for name, _ in binary], [name for name, _ in real]
+    (['0.weight'], ['0.bias', '1.weight', '1.bias'])
+    """
+    if binary is not None and biases:
+        raise InvalidInput("biases=True extends the default rule; include the biases in `binary` instead")
+    places = [(canonical_name(n), p) for n, p in model.named_parameters(remove_duplicate=False)]
+    if not places:
+        raise InvalidInput(f"{type(model).__name__} has no parameters to split")
+    is_binary = _as_predicate(model, binary, biases, [name for name, _ in places])
+
+    chosen: dict[nn.Parameter, tuple[str, bool]] = {}
+    for name, parameter in places:
+        wanted = is_binary(name, parameter)
+        first, first_wanted = chosen.setdefault(parameter, (name, wanted))
+        if wanted != first_wanted:
+            raise InvalidInput(
+                f"{first!r} and {name!r} are one shared parameter, but the rule makes "
+                f"{first if first_wanted else name!r} binary and the other real; "
+                "name both or neither in `binary`"
+            )
+    split: tuple[NamedParameters, NamedParameters] = ([], [])
+    for parameter, (name, wanted) in chosen.items():
+        split[0 if wanted else 1].append((name, parameter))
+    return split
+
+
+def _as_predicate(
+    model: nn.Module, binary: Rule | None, biases: bool, names: list[str]
+) -> Callable[[str, nn.Parameter], bool]:
+    if binary is None:
+        wanted = {"weight", "bias"} if biases else {"weight"}
+        by_rule = {
+            canonical_name(f"{prefix}.{kind}" if prefix else kind)
+            for prefix, module in model.named_modules(remove_duplicate=False)
+            if isinstance(module, BINARY_LAYERS)
+            for kind in wanted
+        }
+        return lambda name, _: name in by_rule
+    if callable(binary):
+        return binary
+    if isinstance(binary, str):
+        raise InvalidInput(f"binary={binary!r} is one string; pass a list of names or a predicate")
+    requested = {canonical_name(name) for name in binary}
+    for name in sorted(requested - set(names)):
+        raise InvalidInput(f"the model has no parameter {name!r}.{nearest(name, names)}")
+    return lambda name, _: name in requested
+
+
+def check_binary(model: nn.Module, binary: Rule | None = None, *, biases: bool = False) -> int:
+    """Prove that a model's binary parameters hold exactly -1 and +1; return how many weights that is.
+
+    Takes the same rule as `split_parameters`.
+
+    >>> layer = nn.Linear(2, 2, bias=False)
+    >>> with torch.no_grad():
+    ...     _ = layer.weight.copy_(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))
+    >>> check_binary(layer)
+    4
+    """
+    count = 0
+    for name, parameter in split_parameters(model, binary, biases=biases)[0]:
+        wrong = parameter.detach().abs() != 1
+        if bool(wrong.any()):
+            example = parameter.detach()[wrong][0].item()
+            raise InvalidInput(
+                f"{name!r} is not binary: {int(wrong.sum())} of {parameter.numel()} values differ from "
+                f"-1 and +1 (such as {example:g}); train it with a binary method or exempt it"
+            )
+        count += parameter.numel()
+    return count
+
+
+def check_owners(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    """Refuse a set of optimizers that overlaps on a parameter of `model` or leaves a trainable one out.
+
+    >>> model = nn.Linear(2, 2)
+    >>> check_owners(model, torch.optim.SGD([model.weight], lr=0.1))
+    Traceback (most recent call last):
+    bayesbinn.errors.InvalidInput: 'bias' is trained by no optimizer; ...
+    """
+    owners: dict[Tensor, list[str]] = {}
+    for optimizer in optimizers:
+        for parameter in _parameters_of(optimizer):
+            owners.setdefault(parameter, []).append(type(optimizer).__name__)
+    for name, parameter in model.named_parameters():
+        mine = owners.get(parameter, [])
+        if len(mine) > 1:
+            raise InvalidInput(f"{name!r} is trained by {' and '.join(mine)}; give it to one optimizer")
+        if not mine and parameter.requires_grad:
+            raise InvalidInput(
+                f"{name!r} is trained by no optimizer; pass it to one, or freeze it with requires_grad_(False)"
+            )
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -1,0 +1,45 @@
+"""One dispatch point for the element-wise work of every method.
+
+Methods call these functions with lists of tensors (all parameters of a group in one call). State
+tensors are float32 and contiguous; parameters and gradients may have any floating dtype and
+layout. Work on other devices than the CPU, and in an installation without compiled kernels, runs
+through the torch twin.
+"""
+
+from bayesbinn.kernels.dispatch import (
+    accumulate_scaled,
+    adam,
+    bayesbinn_update,
+    bop_update,
+    first_nonfinite,
+    pmf_update,
+    ste_update,
+    write_hard_sample,
+    write_pmf_weights,
+    write_relaxed_sample,
+    write_sign,
+    write_tanh,
+)
+from bayesbinn.kernels.noise import noise_key, normal, random_bits, uniform
+from bayesbinn.kernels.twin import AdamSettings, RuleSettings
+
+__all__ = [
+    "AdamSettings",
+    "RuleSettings",
+    "accumulate_scaled",
+    "adam",
+    "bayesbinn_update",
+    "bop_update",
+    "first_nonfinite",
+    "noise_key",
+    "normal",
+    "pmf_update",
+    "random_bits",
+    "ste_update",
+    "uniform",
+    "write_hard_sample",
+    "write_pmf_weights",
+    "write_relaxed_sample",
+    "write_sign",
+    "write_tanh",
+]

@@ -1,0 +1,117 @@
+"""The update rules as pure functions on flat float32 tensors: slow, obvious, on any device.
+
+Each native kernel has its twin here and is tested against it. Symbols are the paper's: λ is
+`natural`, δ the noise, τ the temperature, α the learning rate, N the training-set size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesbinn.kernels.elementary import half_logit, sech2, tanh
+from bayesbinn.kernels.noise import uniform
+
+
+class RuleSettings(NamedTuple):
+    """The scalars of one BayesBiNN update, the same for all parameters of a group."""
+
+    lr: float
+    """α, divided by the bias correction 1 − βᵏ where there is momentum."""
+    temperature: float
+    eps: float
+    data_weight: float
+    """N/S: training-set size over the number of Monte-Carlo samples."""
+    kl_weight: float
+    momentum: float
+
+
+class AdamSettings(NamedTuple):
+    """The scalars of one Adam update at step k."""
+
+    step_size: float
+    """lr / (1 − β₁ᵏ)"""
+    beta1: float
+    beta2: float
+    second_scale: float
+    """1 / √(1 − β₂ᵏ)"""
+    eps: float
+    weight_decay: float = 0.0
+
+    @classmethod
+    def at_step(
+        cls, k: int, lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0
+    ) -> AdamSettings:
+        beta1, beta2 = betas
+        return cls(lr / (1 - beta1**k), beta1, beta2, (1 - beta2**k) ** -0.5, eps, weight_decay)
+
+
+def sign(x: Tensor) -> Tensor:
+    return torch.where(x >= 0, 1.0, -1.0)
+
+
+def logistic_noise(natural: Tensor, key: int, draw: int, first: int) -> Tensor:
+    """δ = ½·log(u/(1−u)) for the elements of `natural`."""
+    return half_logit(uniform(key, draw, natural.numel(), natural.device, first))
+
+
+def relaxed_sample(natural: Tensor, key: int, draw: int, first: int, temperature: float) -> Tensor:
+    """w = tanh((λ + δ)/τ), the Concrete relaxation of a draw from q(w)."""
+    return tanh((natural + logistic_noise(natural, key, draw, first)) * (1 / temperature))
+
+
+def hard_sample(natural: Tensor, key: int, draw: int, first: int) -> Tensor:
+    """sign(λ + δ): +1 with probability σ(2λ). The relaxed sample in the limit τ → 0."""
+    return sign(natural + logistic_noise(natural, key, draw, first))
+
+
+def gradient_scale(natural: Tensor, key: int, draw: int, first: int, temperature: float, eps: float) -> Tensor:
+    """s = ((1 − w²) + ε) / (τ·(v(λ) + ε)), the paper's factor between ∂ℓ/∂w and ∂ℓ/∂μ.
+
+    ε decides everything at the paper's τ = 1e-10. There (λ + δ)/τ is of the order 1e11, so
+    1 − w² = 0, and |λ| > 9.01, so v(λ) = 0: without ε the quotient is 0/0. With it, s = 1/τ.
+    """
+    delta = logistic_noise(natural, key, draw, first)
+    w_slope = sech2((natural + delta) * (1 / temperature))
+    return (w_slope + eps) / ((sech2(natural) + eps) * temperature)
+
+
+def natural_gradient_step(
+    natural: Tensor, scaled_gradient: Tensor, momentum: Tensor | None, prior: Tensor | None, rule: RuleSettings
+) -> tuple[Tensor, Tensor | None]:
+    """λ ← λ − α·m,  m ← β·m + (1 − β)·[(N/S)·Σ s⊙g + κ·(λ − λ₀)]; returns (λ, m)."""
+    pull = natural if prior is None else natural - prior
+    direction = scaled_gradient * rule.data_weight + pull * rule.kl_weight
+    if momentum is not None:
+        direction = momentum = momentum * rule.momentum + direction * (1 - rule.momentum)
+    return natural - direction * rule.lr, momentum
+
+
+def adam_direction(
+    gradient: Tensor, first: Tensor, second: Tensor, adam: AdamSettings
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Adam's step and its two moments: returns (step, m, v)."""
+    first = first * adam.beta1 + gradient * (1 - adam.beta1)
+    second = second * adam.beta2 + gradient * gradient * (1 - adam.beta2)
+    return first / (torch.sqrt(second) * adam.second_scale + adam.eps) * adam.step_size, first, second
+
+
+def bop_step(weight: Tensor, average: Tensor, gradient: Tensor, rate: float, threshold: float) -> tuple[Tensor, Tensor]:
+    """m ← (1 − γ)·m + γ·g, then flip w where w·m > τ; returns (w, m)."""
+    average = average * (1 - rate) + gradient * rate
+    return torch.where(weight * average > threshold, -weight, weight), average
+
+
+def pmf_logit_gradients(weight: Tensor, gradient: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """∂L/∂ũ₋ and ∂L/∂ũ₊ as the PMF code computes them from ∂L/∂w.
+
+    Not the true Jacobian: softmax is applied a second time, to β·u, and the identity stands in
+    place of diag(u'). With m = tanh(β·w/2):
+        g₋ = −β·g·(1 + m(1 − m)/2),   g₊ = β·g·(1 − m(1 + m)/2).
+    The two never vanish together, and Adam normalises each on its own: keep both.
+    """
+    m = tanh(weight * (beta / 2))
+    g = gradient * beta
+    return -(g * (m * (1 - m) * 0.5 + 1)), g * (1 - m * (1 + m) * 0.5)

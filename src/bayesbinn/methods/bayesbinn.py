@@ -1,0 +1,178 @@
+"""BayesBiNN: the Bayesian learning rule for Bernoulli distributions over binary weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesbinn import kernels
+from bayesbinn.errors import InvalidInput
+from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State
+from bayesbinn.methods.registry import register
+from bayesbinn.methods.settings import require
+from bayesbinn.posterior import BernoulliPosterior
+
+
+@register
+class BayesBiNN(BinaryOptimizer):
+    r"""A Bernoulli distribution over every weight, updated by natural-gradient descent.
+
+    q(w) has natural parameter λ = ½·log(p/(1 − p)) and mean μ = tanh λ. One step with S samples:
+
+    .. code-block:: text
+
+        δ = ½·log(u/(1 − u)), u ~ U(0, 1)                                           (eq. 8)
+        w = tanh((λ + δ)/τ)                                 the relaxed sample      (paper, eq. 10)
+        s = ((1 − w²) + ε) / (τ·(v(λ) + ε))                 from ∂ℓ/∂w to ∂ℓ/∂μ     (eq. 13)
+        m ← β·m + (1 − β)·[(N/S)·Σ s⊙g + κ·(λ − λ₀)]        the natural gradient
+        λ ← λ − α·m/(1 − βᵏ)                                                        (eq. 4)
+
+    with g the minibatch-mean gradient at w and v(λ) = 1 − tanh²λ as float32 rounds it. ε is
+    what makes τ = 1e-10 work: there s = 1/τ, and the rule becomes r ← (1 − α)·r − α·g with
+    w = sign(r), r = τλ/N. At τ = 1 the relaxation is biased: for a linear loss with −N·c = 1
+    and λ₀ = 0 the fixed point is λ = 12.2 instead of 1; at τ = 0.1 it is within 2 %.
+
+    Args:
+        params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
+        lr: α.
+        train_set_size: N, the number of training examples.
+        temperature: τ of the relaxation. The paper: 1e-10 for images, 1e-2 for continual
+            learning, 1 for synthetic data.
+        momentum: β.
+        mc_samples: S, the number of samples that ``step(closure)`` draws.
+        prior: yesterday's posterior; its λ is λ₀. None is the uniform prior, λ₀ = 0.
+        init: ``"random"`` (±`initial_strength` by a fair coin), ``"sign"`` (by the sign of the
+            present weights) or a posterior. Default: the prior if there is one, else "random".
+        kl_weight: κ, the weight of the prior term.
+        eps: ε.
+        independent_noise: with several data-parallel ranks, let each draw its own noise.
+        seed: of the noise; drawn from torch's default generator if None.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(2, 3))
+    >>> optimizer = BayesBiNN([("w", weight)], lr=0.1, train_set_size=10, temperature=0.5, seed=0)
+    >>> with optimizer.sampled_params(train=True):
+    ...     weight.sum().backward()
+    >>> optimizer.step()
+    >>> bool((weight.abs() == 1).all())
+    True
+    """
+
+    name = "bayesbinn"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        train_set_size: int,
+        *,
+        temperature: float,
+        momentum: float = 0.0,
+        mc_samples: int = 1,
+        prior: BernoulliPosterior | None = None,
+        init: str | BernoulliPosterior | None = None,
+        initial_strength: float = 10.0,
+        kl_weight: float = 1.0,
+        eps: float = 1e-10,
+        independent_noise: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        self._prior = prior
+        self._init = init if init is not None else prior if prior is not None else "random"
+        if isinstance(self._init, str) and self._init not in ("random", "sign"):
+            raise InvalidInput(f"init={init!r}: it must be 'random', 'sign' or a posterior")
+        self._strength = initial_strength
+        require({"initial_strength": initial_strength}, "initial_strength", above=0)
+        defaults = {
+            "lr": lr,
+            "train_set_size": train_set_size,
+            "temperature": temperature,
+            "momentum": momentum,
+            "kl_weight": kl_weight,
+            "eps": eps,
+        }
+        super().__init__(
+            params, defaults, mc_samples=mc_samples, independent_noise=independent_noise, seed=seed
+        )
+
+    def _check_settings(self, group: Group) -> None:
+        require(group, "lr", least=0)
+        require(group, "train_set_size", above=0)
+        require(group, "temperature", above=0, least=1e-30)
+        require(group, "momentum", least=0, below=1)
+        require(group, "kl_weight", least=0)
+        require(group, "eps", above=0)
+
+    def _start(self, parameter: Tensor, name: str, group: Group) -> State:
+        state: State = {"natural": self._initial_natural(parameter, name)}
+        if group["momentum"]:
+            state["momentum"] = torch.zeros_like(state["natural"])
+        if self._prior is not None:
+            state["prior"] = self._prior.usable_natural(name, parameter, "prior").clone()
+        return state
+
+    def _initial_natural(self, parameter: Tensor, name: str) -> Tensor:
+        if isinstance(self._init, BernoulliPosterior):
+            return self._init.usable_natural(name, parameter, "init").clone()
+        if self._init == "sign":
+            positive = parameter.detach() >= 0
+        else:
+            key = kernels.noise_key(self._counters.seed, "init", name)
+            bits = kernels.random_bits(key, 0, parameter.numel(), parameter.device)
+            positive = (bits & 1).view(parameter.shape) == 1
+        return torch.where(positive, self._strength, -self._strength).to(torch.float32).contiguous()
+
+    def _relax(self, members: Members, draw: int) -> None:
+        kernels.write_relaxed_sample(
+            members.parameters,
+            members.state("natural"),
+            self._keys(members, "train"),
+            draw,
+            members.group["temperature"],
+        )
+
+    def _harden(self, members: Members) -> None:
+        kernels.write_sign(members.parameters, members.state("natural"))
+
+    def _draw_hard(self, members: Members, draw: int) -> None:
+        keys = self._keys(members, "evaluate")
+        kernels.write_hard_sample(members.parameters, members.state("natural"), keys, draw)
+
+    def _accumulate(self, members: Members, totals: list[Tensor], draw: int) -> None:
+        kernels.accumulate_scaled(
+            totals,
+            members.state("natural"),
+            [parameter.grad for parameter in members.parameters if parameter.grad is not None],
+            self._keys(members, "train"),
+            draw,
+            members.group["temperature"],
+            members.group["eps"],
+        )
+
+    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+        group, beta = members.group, members.group["momentum"]
+        if beta:
+            for state in members.states:
+                state.setdefault("momentum", torch.zeros_like(state["natural"]))
+        kernels.bayesbinn_update(
+            members.parameters,
+            members.state("natural"),
+            gradients,
+            members.state("momentum") if beta else [None] * len(gradients),
+            members.state("prior"),
+            self._keys(members, "train"),
+            draw,
+            kernels.RuleSettings(
+                lr=group["lr"] / (1 - beta**members.step),
+                temperature=group["temperature"],
+                eps=group["eps"],
+                data_weight=group["train_set_size"] / samples,
+                kl_weight=group["kl_weight"],
+                momentum=beta,
+            ),
+        )
+
+    def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
+        natural: Tensor = state["natural"]
+        return natural

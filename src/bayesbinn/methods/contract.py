@@ -1,0 +1,518 @@
+"""The contract that every method keeps, so that one training loop serves all of them.
+
+A method is a `torch.optim.Optimizer` over the binary parameters of a model.
+
+    with optimizer.sampled_params(train=True):    # the model holds the training weights
+        loss(model(x), y).backward()
+    optimizer.step()                              # ... and here it holds the mode: exactly -1 and +1
+
+A subclass says what its state is (`_start`), how the training weights follow from it (`_relax`),
+what the mode is (`_harden`) and how a gradient moves it (`_update`). Everything else is here:
+samples and their averaging, gradients, exceptions, saving and resuming, refused input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bayesbinn import kernels
+from bayesbinn.binary import canonical_name
+from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient, nearest
+from bayesbinn.posterior import BernoulliPosterior
+
+Group = dict[str, Any]
+State = dict[str, Any]
+
+# Refused by class name: importing them costs time, and FSDP shards a parameter behind our back.
+_SHARDED = {"DTensor", "FlatParameter"}
+
+
+@dataclass
+class Members:
+    """The parameters of one group that take part in one call."""
+
+    group: Group
+    parameters: list[Tensor]
+    names: list[str]
+    states: list[State]
+
+    def state(self, key: str) -> list[Any]:
+        return [state.get(key) for state in self.states]
+
+    @property
+    def step(self) -> int:
+        """The step count that the members share."""
+        steps: int = self.states[0]["step"]
+        return steps
+
+    def by_step(self) -> list[Members]:
+        """Split into parts that share a step count: a parameter without gradient misses a step."""
+        parts: dict[int, list[int]] = {}
+        for index, state in enumerate(self.states):
+            parts.setdefault(state["step"], []).append(index)
+        if len(parts) == 1:
+            return [self]
+        return [
+            Members(
+                self.group,
+                [self.parameters[i] for i in chosen],
+                [self.names[i] for i in chosen],
+                [self.states[i] for i in chosen],
+            )
+            for chosen in parts.values()
+        ]
+
+
+@dataclass
+class Counters:
+    """Where the noise streams are, and how many steps were made."""
+
+    seed: int
+    steps: int = 0
+    draws: int = 0
+    evaluation_draws: int = 0
+
+
+class BinaryOptimizer(torch.optim.Optimizer):
+    """Base class of the methods. See the module's docstring for the contract."""
+
+    name: ClassVar[str]
+    """How the method is called on the command line and in files."""
+    relaxes: ClassVar[bool] = True
+    """Whether the training weights differ from the mode, so that they have to be written and restored."""
+
+    # torch.amp.GradScaler hands its scale and its verdict over to `step` instead of skipping it.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        params: Any,
+        defaults: dict[str, Any],
+        *,
+        mc_samples: int = 1,
+        independent_noise: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        if mc_samples < 1:
+            raise InvalidInput(f"mc_samples={mc_samples}: it must be 1 or more")
+        if seed is None:
+            seed = int(torch.randint(2**62, (1,)).item())
+        self._counters = Counters(_from_rank_zero(int(seed)))
+        self._mc_samples = mc_samples
+        self._independent_noise = independent_noise
+        self._names: dict[Tensor, str] = {}
+        self._inside: str | None = None
+        self._discard_samples()
+        super().__init__(self._listed(params), defaults)
+
+    # ---- what a method defines -------------------------------------------------------------
+
+    def _check_settings(self, group: Group) -> None:
+        """Refuse settings that cannot work. Called for every group."""
+
+    def _start(self, parameter: Tensor, name: str, group: Group) -> State:
+        """The state of a new parameter; tensors in it are float32 and contiguous."""
+        raise NotImplementedError
+
+    def _relax(self, members: Members, draw: int) -> None:
+        """Write the training weights of sample number `draw` into the parameters."""
+
+    def _harden(self, members: Members) -> None:
+        """Write the mode into the parameters."""
+
+    def _draw_hard(self, members: Members, draw: int) -> None:
+        """Write a ±1 sample for evaluation into the parameters. A point mass has nothing to draw."""
+
+    def _accumulate(self, members: Members, totals: list[Tensor], draw: int) -> None:
+        """Add one sample's contribution to `totals`: the gradient itself, unless a method scales it."""
+        for total, parameter in zip(totals, members.parameters, strict=True):
+            total += _present(parameter.grad)
+
+    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+        """Move the state of members that share a step count, which counts this step already.
+
+        `draw` names the one sample behind the gradients; None: they are totals over `samples`.
+        """
+        raise NotImplementedError
+
+    def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
+        """λ = ½·log(p/(1 − p)) of a parameter."""
+        raise NotImplementedError
+
+    # ---- construction ----------------------------------------------------------------------
+
+    def _listed(self, params: Any) -> list[Any]:
+        label = type(self).__name__
+        if isinstance(params, Tensor):
+            raise InvalidInput(f"{label} got one tensor; pass an iterable of parameters or of (name, parameter)")
+        listed = list(params)
+        if not any(entry["params"] if isinstance(entry, dict) else True for entry in listed):
+            raise InvalidInput(f"{label} got no parameters; pass the first list of bb.split_parameters(model)")
+        return [
+            {**entry, "params": [entry["params"]] if isinstance(entry["params"], Tensor) else list(entry["params"])}
+            if isinstance(entry, dict)
+            else entry
+            for entry in listed
+        ]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with settings of their own; refused by name if they cannot be trained."""
+        allowed = {*self.defaults, "params", "param_names", "initial_lr"}
+        for key in sorted(param_group.keys() - allowed):
+            raise InvalidInput(f"{type(self).__name__} has no setting {key!r}.{nearest(key, allowed)}")
+        param_group = {**param_group, "params": list(param_group["params"])}
+        self._check_owned_once(param_group["params"])
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            self._check_settings(group)
+            self._adopt(group)
+        except Exception:
+            self.param_groups.pop()
+            for parameter in group["params"]:
+                self._names.pop(parameter, None)
+                self.state.pop(parameter, None)
+            raise
+
+    def _check_owned_once(self, entries: list[Any]) -> None:
+        seen: dict[Tensor, str] = dict(self._names)
+        for index, entry in enumerate(entries):
+            name, parameter = entry if isinstance(entry, tuple) else (f"#{index}", entry)
+            if not isinstance(parameter, Tensor):
+                raise InvalidInput(f"{name!r} is a {type(parameter).__name__}, not a parameter")
+            if parameter in seen:
+                raise InvalidInput(f"{name!r} and {seen[parameter]!r} are the same parameter; pass it once")
+            seen[parameter] = name
+
+    def _adopt(self, group: Group) -> None:
+        """Check, name and start the parameters of a new group, and leave the mode in them."""
+        first = len(self._names)
+        names = group.get("param_names") or [str(first + i) for i in range(len(group["params"]))]
+        taken = set(self._names.values())
+        for parameter, name in zip(group["params"], map(canonical_name, names), strict=True):
+            if name in taken:
+                raise InvalidInput(f"two parameters are called {name!r}; names must be unique")
+            _check_trainable(name, parameter)
+            taken.add(name)
+            self._names[parameter] = name
+        for parameter in group["params"]:
+            state = self._start(parameter, self._names[parameter], group)
+            for key in sorted(state):
+                if isinstance(state[key], Tensor):
+                    _broadcast(state[key])
+            self.state[parameter] = {"step": 0, **state}
+        with torch.no_grad():
+            self._harden(self._members(group, group["params"]))
+
+    def _members(self, group: Group, parameters: Iterable[Tensor]) -> Members:
+        """Gather names and states; a parameter that moved to another device takes its state along."""
+        listed = list(parameters)
+        states = [self.state[parameter] for parameter in listed]
+        for parameter, state in zip(listed, states, strict=True):
+            for key, value in state.items():
+                if isinstance(value, Tensor) and value.device != parameter.device:
+                    state[key] = value.to(parameter.device)
+        return Members(group, listed, [self._names[parameter] for parameter in listed], states)
+
+    def _active(self) -> Iterator[Members]:
+        """The members of every group that are trained; a frozen parameter holds its mode and is not sampled."""
+        for group in self.param_groups:
+            yield self._members(group, (p for p in group["params"] if p.requires_grad))
+
+    def _keys(self, members: Members, purpose: str) -> list[int]:
+        if self._independent_noise and purpose == "train":
+            purpose = f"train/{_rank()}"
+        return [kernels.noise_key(self._counters.seed, purpose, name) for name in members.names]
+
+    # ---- samples ---------------------------------------------------------------------------
+
+    @contextmanager
+    def sampled_params(self, train: bool = True) -> Iterator[None]:
+        """Put a sample of q(w) into the model for the length of a ``with`` block.
+
+        ``train=True``: the relaxed sample that the method trains with. Entering clears the
+        gradients. Several blocks before one `step()` are Monte-Carlo samples and are averaged;
+        several ``backward()`` calls in one block add up.
+
+        ``train=False``: a hard ±1 sample, from a noise stream of its own: evaluating never
+        changes training.
+
+        The mode is back afterwards, also if the block raises.
+        """
+        if self._inside is not None:
+            raise InvalidUse(f"sampled_params(train={train}) inside another sampled_params block; leave that one first")
+        entered: list[Members] = []
+        parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        if train:
+            self._fold_pending()
+            draw = self._counters.draws
+            super().zero_grad(set_to_none=True)
+        else:
+            draw = self._counters.evaluation_draws
+            self._counters.evaluation_draws += 1
+        self._inside = "train" if train else "evaluation"
+        try:
+            with torch.no_grad():
+                for members in self._active() if self.relaxes or not train else ():
+                    entered.append(members)
+                    (self._relax if train else self._draw_hard)(members, draw)
+            with self._intercepted(draw) if train else _nothing():
+                yield
+            if train:
+                self._counters.draws += 1
+                self._samples += 1
+                self._pending = draw
+        except BaseException:
+            if train:
+                super().zero_grad(set_to_none=True)
+            raise
+        finally:
+            self._inside = None
+            with torch.no_grad():
+                for members in entered:
+                    self._harden(members)
+            # A graph that was recorded with the sample must not be used after it is gone.
+            torch.autograd.graph.increment_version(parameters)
+
+    @contextmanager
+    def _intercepted(self, draw: int) -> Iterator[None]:
+        """A place for methods that change the operations, not the weights (LR-net)."""
+        yield
+
+    def _discard_samples(self) -> None:
+        self._samples = 0
+        self._pending: int | None = None
+        self._totals: dict[Tensor, Tensor] = {}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients; outside a training block, also discard the samples not yet stepped."""
+        super().zero_grad(set_to_none)
+        if self._inside != "train":
+            self._discard_samples()
+
+    @torch.no_grad()
+    def _fold_pending(self) -> None:
+        """Move the last sample's gradients from ``p.grad`` into the totals."""
+        if self._pending is None:
+            return
+        draw, self._pending = self._pending, None
+        for members in self._with_gradient():
+            for parameter in members.parameters:
+                if parameter not in self._totals:
+                    self._totals[parameter] = torch.zeros(
+                        parameter.shape, dtype=torch.float32, device=parameter.device
+                    )
+            self._accumulate(members, [self._totals[p] for p in members.parameters], draw)
+
+    def _with_gradient(self) -> Iterator[Members]:
+        for group in self.param_groups:
+            yield self._members(group, (p for p in group["params"] if p.requires_grad and p.grad is not None))
+
+    # ---- stepping --------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update the state from the samples drawn since the last step; the model then holds the new mode.
+
+        With a closure (which computes the loss, calls ``backward()`` and returns the loss), draw
+        `mc_samples` samples first and return the mean loss.
+        """
+        if self._inside is not None:
+            raise InvalidUse("step() inside a sampled_params block; call it after the block")
+        loss = None if closure is None else self._sample_closure(closure)
+        if self._samples == 0:
+            raise InvalidUse(
+                f"{type(self).__name__}.step() without a sample: compute loss and backward() inside "
+                "`with optimizer.sampled_params(train=True):`, or pass a closure"
+            )
+        found_inf = getattr(self, "found_inf", None)
+        if found_inf is not None and bool(found_inf):
+            self._discard_samples()
+            return loss
+        self._check_scaler_saw_all_samples(found_inf)
+
+        draw, samples = self._pending, self._samples
+        if samples > 1 or self._reduces_itself():
+            self._fold_pending()
+            self._average_over_ranks()
+            draw = None
+        batches = self._ready(draw)
+        self._discard_samples()
+        self._refuse_nonfinite(batches)
+        for members, gradients in batches:
+            for state in members.states:
+                state["step"] += 1
+            self._update(members, gradients, draw, samples)
+        self._counters.steps += 1
+        return loss
+
+    def _sample_closure(self, closure: Callable[[], Any]) -> Any:
+        if self._samples:
+            raise InvalidUse("step(closure) after sampled_params blocks: use one or the other, or call zero_grad() first")
+        losses = []
+        for _ in range(self._mc_samples):
+            with torch.enable_grad(), self.sampled_params(train=True):
+                loss = closure()
+            losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
+        return sum(losses[1:], start=losses[0]) / len(losses) if losses[0] is not None else None
+
+    def _ready(self, draw: int | None) -> list[tuple[Members, list[Tensor]]]:
+        """What to update: parameters with a gradient, or with a total if samples were summed up."""
+        scale = getattr(self, "grad_scale", None)
+        batches = []
+        for group in self.param_groups:
+            moved = self._totals if draw is None else {p: p.grad for p in group["params"] if p.requires_grad}
+            present = [p for p in group["params"] if moved.get(p) is not None]
+            for members in self._members(group, present).by_step() if present else ():
+                gradients = [_present(moved[p]) for p in members.parameters]
+                if scale is not None:
+                    gradients = [g.to(torch.float32) / scale.to(g.device) for g in gradients]
+                batches.append((members, gradients))
+        return batches
+
+    def _refuse_nonfinite(self, batches: list[tuple[Members, list[Tensor]]]) -> None:
+        for members, gradients in batches:
+            index = kernels.first_nonfinite(gradients)
+            if index is not None:
+                raise NonFiniteGradient(
+                    f"the gradient of {members.names[index]!r} is NaN or infinite at step {self._counters.steps + 1}; "
+                    "nothing was changed. Lower the learning rate, clip gradients or check the inputs"
+                )
+
+    def _check_scaler_saw_all_samples(self, found_inf: Tensor | None) -> None:
+        if found_inf is not None and self._samples > 1 and getattr(self, "grad_scale", None) is None:
+            raise InvalidUse(
+                "GradScaler.unscale_ reaches only the last of several sampled_params blocks; "
+                "leave it out (step unscales), or draw one sample per step"
+            )
+
+    # ---- data parallel ---------------------------------------------------------------------
+
+    def _reduces_itself(self) -> bool:
+        return self._independent_noise and _world() > 1
+
+    def _average_over_ranks(self) -> None:
+        """With noise of its own on every rank, s⊙g is averaged, not g."""
+        if not self._reduces_itself():
+            return
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    total = self._totals.setdefault(parameter, torch.zeros(parameter.shape, device=parameter.device))
+                    dist.all_reduce(total)
+                    total /= _world()
+
+    # ---- results and files -----------------------------------------------------------------
+
+    def posterior(self) -> BernoulliPosterior:
+        """A frozen snapshot of q(w)."""
+        return BernoulliPosterior(
+            {
+                name: self._natural(parameter, self.state[parameter], group)
+                for group in self.param_groups
+                for parameter, name in zip(group["params"], self._members(group, group["params"]).names, strict=True)
+            }
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next step needs, as tensors and plain values."""
+        return {**super().state_dict(), "bayesbinn": {"method": self.name, **asdict(self._counters)}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resume bit for bit; the model then holds the mode. Another method's state is refused."""
+        extra = state_dict.get("bayesbinn")
+        if not isinstance(extra, dict) or extra.get("method") != self.name:
+            kind = f"method {extra['method']!r}" if isinstance(extra, dict) and "method" in extra else "another optimizer"
+            raise InvalidInput(f"this is the state of {kind}; {type(self).__name__} loads the state of {self.name!r}")
+        saved = self._matched(state_dict)
+        super().load_state_dict(state_dict)
+        for parameter, state in saved.items():
+            # The base class casts to the parameter's dtype; λ stays float32 under bfloat16 weights.
+            self.state[parameter] = {
+                key: value.detach().to(parameter.device, copy=True) if isinstance(value, Tensor) else value
+                for key, value in state.items()
+            }
+        self._counters = Counters(**{key: extra[key] for key in asdict(self._counters)})
+        self._discard_samples()
+        with torch.no_grad():
+            for group in self.param_groups:
+                self._harden(self._members(group, group["params"]))
+
+    def _matched(self, state_dict: dict[str, Any]) -> dict[Tensor, State]:
+        """The saved state by parameter, after its names and shapes were compared with ours."""
+        groups = state_dict["param_groups"]
+        sizes, saved_sizes = ([len(group["params"]) for group in side] for side in (self.param_groups, groups))
+        if sizes != saved_sizes:
+            raise InvalidInput(f"the state has groups of {saved_sizes} parameters, this optimizer {sizes}")
+        matched = {}
+        for group, saved in zip(self.param_groups, groups, strict=True):
+            names = saved.get("param_names") or [self._names[p] for p in group["params"]]
+            for parameter, index, name in zip(group["params"], saved["params"], names, strict=True):
+                own, state = self._names[parameter], state_dict["state"][index]
+                if canonical_name(name) != own and "param_names" in group:
+                    raise InvalidInput(f"the state is of a parameter {name!r} where this optimizer has {own!r}")
+                for key, value in self.state[parameter].items():
+                    if isinstance(value, Tensor) and (key not in state or state[key].shape != value.shape):
+                        found = tuple(state[key].shape) if key in state else "nothing"
+                        raise InvalidInput(f"state {key!r} of {own!r}: expected {tuple(value.shape)}, found {found}")
+                matched[parameter] = state
+        return matched
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {k: self.__dict__[k] for k in ("_counters", "_mc_samples", "_independent_noise", "_names")}
+        return {**super().__getstate__(), **own, "_inside": None, "_samples": 0, "_pending": None, "_totals": {}}
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _present(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    return gradient
+
+
+def mean_gradients(gradients: list[Tensor], samples: int) -> list[Tensor]:
+    """Totals over several samples become means; the gradient of one sample is already one."""
+    return gradients if samples == 1 else [gradient / samples for gradient in gradients]
+
+
+def _check_trainable(name: str, parameter: Tensor) -> None:
+    if isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin):
+        raise InvalidInput(f"{name!r} is not initialised yet; run one batch through the model first")
+    if type(parameter).__name__ in _SHARDED:
+        raise InvalidInput(f"{name!r} is sharded ({type(parameter).__name__}); use DistributedDataParallel, not FSDP")
+    if not parameter.is_floating_point() or parameter.layout is not torch.strided:
+        raise InvalidInput(
+            f"{name!r} of shape {tuple(parameter.shape)} is {parameter.dtype}, {parameter.layout}; "
+            "dense float32, float64, bfloat16 or float16 is allowed"
+        )
+
+
+def _world() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _rank() -> int:
+    return dist.get_rank() if _world() > 1 else 0
+
+
+def _broadcast(tensor: Tensor) -> None:
+    if _world() > 1:
+        dist.broadcast(tensor, src=0)
+
+
+def _from_rank_zero(seed: int) -> int:
+    if _world() == 1:
+        return seed
+    box = [seed]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

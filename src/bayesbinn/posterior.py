@@ -1,0 +1,228 @@
+"""BernoulliPosterior: a frozen snapshot of q(w), the product of one Bernoulli distribution per weight."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from bayesbinn import kernels
+from bayesbinn.binary import canonical_name, sign
+from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+
+_KIND = "bayesbinn posterior"
+_VERSION = 1
+
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LogitScale:
+    """One factor for the logits of the mode and one for those of the samples behind the mean."""
+
+    mode: float = 1.0
+    mean: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("mode", self.mode), ("mean", self.mean)):
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidInput(f"logit scale of the {name} is {value!r}; it must be a finite number above 0")
+
+
+class BernoulliPosterior:
+    """q(w) by its natural parameters λ = ½·log(p/(1 − p)), p the probability of +1.
+
+    λ = ±inf is a point mass (STE-Adam, Bop). The tensors are copies: training on changes nothing here.
+
+    >>> posterior = BernoulliPosterior({"w": torch.tensor([0.0, 1.0, -20.0])})
+    >>> posterior.probability()["w"]
+    tensor([0.5000, 0.8808, 0.0000])
+    >>> posterior.mode()["w"]
+    tensor([ 1.,  1., -1.])
+    """
+
+    def __init__(self, natural: Mapping[str, Tensor], logit_scale: LogitScale | None = None) -> None:
+        if not natural:
+            raise InvalidInput("a posterior needs at least one parameter")
+        copies = {}
+        for name, value in natural.items():
+            if bool(torch.isnan(value).any()):
+                raise InvalidInput(f"λ of {name!r} contains NaN")
+            copies[canonical_name(name)] = value.detach().to(torch.float32, copy=True).contiguous()
+        self._natural = MappingProxyType(copies)
+        self._logit_scale = logit_scale or LogitScale()
+
+    @property
+    def natural(self) -> Mapping[str, Tensor]:
+        """λ by parameter name."""
+        return self._natural
+
+    @property
+    def logit_scale(self) -> LogitScale:
+        """What `bb.calibrate` fitted; 1 and 1 before."""
+        return self._logit_scale
+
+    def with_logit_scale(self, logit_scale: LogitScale) -> BernoulliPosterior:
+        """The same distribution with another logit scale."""
+        return BernoulliPosterior(self._natural, logit_scale)
+
+    def __repr__(self) -> str:
+        weights = sum(value.numel() for value in self._natural.values())
+        return f"BernoulliPosterior({len(self._natural)} parameters, {weights:,} weights)"
+
+    # ---- the distribution ------------------------------------------------------------------
+
+    def mean(self) -> Weights:
+        """μ = E[w] = tanh λ."""
+        return {name: torch.tanh(value) for name, value in self._natural.items()}
+
+    def probability(self) -> Weights:
+        """P(w = +1) = σ(2λ)."""
+        return {name: torch.sigmoid(2 * value) for name, value in self._natural.items()}
+
+    def mode(self) -> Weights:
+        """The likeliest weights: sign(λ), +1 where λ = 0."""
+        return {name: sign(value) for name, value in self._natural.items()}
+
+    def draw(self, seed: int, index: int) -> Weights:
+        """Sample number `index` of the stream `seed`: weights of exactly ±1."""
+        drawn = {name: torch.empty_like(value) for name, value in self._natural.items()}
+        keys = [kernels.noise_key(seed, "posterior", name) for name in self._natural]
+        kernels.write_hard_sample(list(drawn.values()), list(self._natural.values()), keys, index)
+        return drawn
+
+    def sample(self, n: int, seed: int) -> Weights:
+        """`n` samples stacked along a new first axis. The first ones do not depend on `n`."""
+        if n < 1:
+            raise InvalidInput(f"sample(n={n}): n must be 1 or more")
+        draws = [self.draw(seed, index) for index in range(n)]
+        return {name: torch.stack([weights[name] for weights in draws]) for name in self._natural}
+
+    def entropy(self) -> Weights:
+        """−p·log p − (1 − p)·log(1 − p) of every weight, in nats: log 2 at λ = 0, 0 at a point mass."""
+        return {name: _entropy(value) for name, value in self._natural.items()}
+
+    def mean_entropy(self) -> float:
+        """The entropy per weight, averaged over all weights."""
+        entropies = self.entropy().values()
+        return sum(float(e.sum()) for e in entropies) / sum(e.numel() for e in entropies)
+
+    def kl(self, prior: BernoulliPosterior | None = None) -> float:
+        """KL(q ‖ prior) in nats, summed over all weights; without a prior, against fair coins."""
+        total = 0.0
+        for name, value in self._natural.items():
+            base = torch.zeros_like(value) if prior is None else prior.usable_natural(name, value, "prior")
+            q, p = value.double(), base.double().to(value.device)
+            # E_q[log q − log p] = μ(λ − λ₀) − A(λ) + A(λ₀) with A(λ) = log(2 cosh λ); a point mass has entropy 0.
+            finite = torch.nan_to_num(q, posinf=0.0, neginf=0.0)
+            spread = torch.tanh(finite) * (finite - p) - _log_2_cosh(finite) + _log_2_cosh(p)
+            point = _log_2_cosh(p) - torch.where(q > 0, p, -p)
+            total += float(torch.where(torch.isinf(q), point, spread).sum())
+        return total
+
+    # ---- in a model and as a prior -----------------------------------------------------------
+
+    def usable_natural(self, name: str, like: Tensor, role: str) -> Tensor:
+        """λ of a parameter, checked: present, of the right shape and finite. `role` is for the message."""
+        value = self._natural.get(canonical_name(name))
+        if value is None:
+            raise InvalidInput(
+                f"the {role} has no entry for {name!r}.{nearest(name, self._natural)} "
+                "It was made for another model, or without parameter names"
+            )
+        if value.shape != like.shape:
+            raise InvalidInput(
+                f"the {role} has shape {tuple(value.shape)} for {name!r}, the model {tuple(like.shape)}"
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise InvalidInput(
+                f"the {role} is infinite for {name!r}: a point mass (STE, Bop) cannot be updated by Bayes' rule; "
+                "use a method that keeps probabilities, or init='sign'"
+            )
+        return value.to(like.device)
+
+    @torch.no_grad()
+    def apply(self, model: nn.Module, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write weights (the mode if None) into the model's parameters of the same names."""
+        targets = self.targets(model)
+        for name, value in (self.mode() if weights is None else weights).items():
+            if name not in targets:
+                raise InvalidInput(f"the posterior has no parameter {name!r}.{nearest(name, targets)}")
+            if value.shape != targets[name].shape:
+                raise InvalidInput(
+                    f"weights of shape {tuple(value.shape)} for {name!r}, the model has {tuple(targets[name].shape)}"
+                )
+            targets[name].copy_(value)
+
+    def targets(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The model's parameters that this posterior describes; refused if one is missing or misshapen."""
+        own = {canonical_name(name): parameter for name, parameter in model.named_parameters(remove_duplicate=False)}
+        for name, value in self._natural.items():
+            if name not in own:
+                raise InvalidInput(
+                    f"this posterior is of another model: {type(model).__name__} has no parameter {name!r}."
+                    f"{nearest(name, own)}"
+                )
+            if own[name].shape != value.shape:
+                raise InvalidInput(
+                    f"this posterior is of another model: {name!r} has shape {tuple(own[name].shape)} there, "
+                    f"{tuple(value.shape)} here"
+                )
+        return {name: own[name] for name in self._natural}
+
+    # ---- files -------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, atomically: a reader sees the old file or the whole new one."""
+        path = Path(path)
+        header = {"kind": _KIND, "version": _VERSION, "logit_scale": vars(self._logit_scale)}
+        partial = path.with_name(path.name + ".partial")
+        save_file(
+            {name: value.cpu() for name, value in self._natural.items()},
+            partial,
+            metadata={key: json.dumps(value) for key, value in header.items()},
+        )
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> BernoulliPosterior:
+        """Read a file written by `save`."""
+        path = Path(path)
+        if not path.is_file():
+            raise InvalidFile(f"{path}: there is no such file")
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                header = {key: json.loads(metadata[key]) for key in ("kind", "version", "logit_scale")}
+                natural = {name: file.get_tensor(name) for name in _names(file)}
+        except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+            raise InvalidFile(f"{path}: not a whole posterior file ({error}); save it again") from error
+        if header["kind"] != _KIND or header["version"] != _VERSION:
+            raise InvalidFile(f"{path}: {header['kind']!r} version {header['version']}; this reads {_KIND!r} {_VERSION}")
+        try:
+            return cls(natural, LogitScale(**header["logit_scale"]))
+        except (InvalidInput, TypeError) as error:
+            raise InvalidFile(f"{path}: {error}") from error
+
+
+def _names(file: safe_open) -> Iterator[str]:
+    return iter(file.keys())
+
+
+def _log_2_cosh(x: Tensor) -> Tensor:
+    return x.abs() + torch.log1p(torch.exp(-2 * x.abs()))
+
+
+def _entropy(natural: Tensor) -> Tensor:
+    """A(λ) − λ·tanh λ, written so that large |λ| neither cancels nor gives inf − inf."""
+    a = natural.abs()
+    e = torch.exp(-2 * a)
+    return torch.log1p(e) + torch.nan_to_num(2 * a * e, nan=0.0) / (1 + e)
