@@ -28,16 +28,46 @@ _HOME = {
     "PMF": "methods",
     "STEAdam": "methods",
     "get_method": "methods",
-    "Prediction": "predict",
-    "predict": "predict",
+    "Prediction": "prediction",
+    "predict": "prediction",
     "recalibrate": "calibration",
     "calibrate": "calibration",
-    "summary": "summary",
+    "summary": "sizes",
 }
 
-__all__ = [*_HOME, "__version__"]
+_MODULES = {"data", "errors", "metrics", "train"}
+
+__all__ = [
+    "METHODS",
+    "PMF",
+    "BayesBiNN",
+    "BayesbinnError",
+    "BernoulliPosterior",
+    "BinaryOptimizer",
+    "Bop",
+    "FloatAdam",
+    "LRNet",
+    "LogitScale",
+    "Prediction",
+    "STEAdam",
+    "__version__",
+    "calibrate",
+    "check_binary",
+    "check_owners",
+    "data",
+    "errors",
+    "get_method",
+    "metrics",
+    "predict",
+    "recalibrate",
+    "sign",
+    "split_parameters",
+    "summary",
+    "train",
+]
 
 if TYPE_CHECKING:
+    from bayesbinn import data, errors, metrics, train
     from bayesbinn.binary import check_binary, check_owners, sign, split_parameters
     from bayesbinn.calibration import calibrate, recalibrate
     from bayesbinn.errors import BayesbinnError
@@ -53,14 +83,16 @@ if TYPE_CHECKING:
         get_method,
     )
     from bayesbinn.posterior import BernoulliPosterior, LogitScale
-    from bayesbinn.predict import Prediction, predict
-    from bayesbinn.summary import summary
+    from bayesbinn.prediction import Prediction, predict
+    from bayesbinn.sizes import summary
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _HOME and name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
         value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "scipy"):

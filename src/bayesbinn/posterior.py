@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -139,9 +139,7 @@ class BernoulliPosterior:
                 "It was made for another model, or without parameter names"
             )
         if value.shape != like.shape:
-            raise InvalidInput(
-                f"the {role} has shape {tuple(value.shape)} for {name!r}, the model {tuple(like.shape)}"
-            )
+            raise InvalidInput(f"the {role} has shape {tuple(value.shape)} for {name!r}, the model {tuple(like.shape)}")
         if not bool(torch.isfinite(value).all()):
             raise InvalidInput(
                 f"the {role} is infinite for {name!r}: a point mass (STE, Bop) cannot be updated by Bayes' rule; "
@@ -202,19 +200,17 @@ class BernoulliPosterior:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 header = {key: json.loads(metadata[key]) for key in ("kind", "version", "logit_scale")}
-                natural = {name: file.get_tensor(name) for name in _names(file)}
+                natural = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (a file, not a mapping)
         except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
             raise InvalidFile(f"{path}: not a whole posterior file ({error}); save it again") from error
         if header["kind"] != _KIND or header["version"] != _VERSION:
-            raise InvalidFile(f"{path}: {header['kind']!r} version {header['version']}; this reads {_KIND!r} {_VERSION}")
+            raise InvalidFile(
+                f"{path}: {header['kind']!r} version {header['version']}; this reads {_KIND!r} {_VERSION}"
+            )
         try:
             return cls(natural, LogitScale(**header["logit_scale"]))
         except (InvalidInput, TypeError) as error:
             raise InvalidFile(f"{path}: {error}") from error
-
-
-def _names(file: safe_open) -> Iterator[str]:
-    return iter(file.keys())
 
 
 def _log_2_cosh(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesbinn.kernels import twin
+from bayesbinn.kernels.elementary import tanh
 from bayesbinn.kernels.twin import AdamSettings, RuleSettings
 
 # The twin walks through CPU tensors in pieces that stay in the cache; a GPU wants the whole tensor.
@@ -63,7 +64,7 @@ def write_sign(parameters: Tensors, sources: Tensors) -> None:
 def write_tanh(parameters: Tensors, sources: Tensors, scale: float) -> None:
     """p ← tanh(scale·source)."""
     for parameter, source in zip(parameters, sources, strict=True):
-        _write(parameter, source, lambda x, _: twin.tanh(x * scale))
+        _write(parameter, source, lambda x, _: tanh(x * scale))
 
 
 @torch.no_grad()
@@ -194,7 +195,7 @@ def pmf_update(
 ) -> None:
     """Adam on the two logits of each weight; the parameters then hold the rounded weights."""
     for parameter, pair, gradient, first, second in zip(parameters, logits, gradients, firsts, seconds, strict=True):
-        weight = twin.tanh((pair[1] - pair[0]).view(-1) * (beta / 2))
+        weight = tanh((pair[1] - pair[0]).view(-1) * (beta / 2))
         for row, g in enumerate(twin.pmf_logit_gradients(weight, _flat(gradient), beta)):
             adam([pair[row]], [g], [first[row]], [second[row]], settings)
         _write(parameter, pair[1] - pair[0], lambda x, _: twin.sign(x))

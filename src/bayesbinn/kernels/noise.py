@@ -67,4 +67,5 @@ def uniform(key: int, draw: int, count: int, device: torch.device | str = "cpu",
 
 def normal(key: int, draw: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """Standard normal numbers, by inversion of one uniform each."""
-    return torch.special.ndtri(uniform(key, draw, count, device))
+    normals: Tensor = torch.special.ndtri(uniform(key, draw, count, device))
+    return normals

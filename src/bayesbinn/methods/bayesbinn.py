@@ -92,9 +92,7 @@ class BayesBiNN(BinaryOptimizer):
             "kl_weight": kl_weight,
             "eps": eps,
         }
-        super().__init__(
-            params, defaults, mc_samples=mc_samples, independent_noise=independent_noise, seed=seed
-        )
+        super().__init__(params, defaults, mc_samples=mc_samples, independent_noise=independent_noise, seed=seed)
 
     def _check_settings(self, group: Group) -> None:
         require(group, "lr", least=0)

@@ -15,69 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from bayesbinn import kernels
 from bayesbinn.binary import canonical_name
 from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient, nearest
+from bayesbinn.methods import ranks
+from bayesbinn.methods.members import Counters, Group, Members, State
 from bayesbinn.posterior import BernoulliPosterior
 
-Group = dict[str, Any]
-State = dict[str, Any]
+__all__ = ["BinaryOptimizer", "Group", "Members", "State", "mean_gradients"]
 
 # Refused by class name: importing them costs time, and FSDP shards a parameter behind our back.
 _SHARDED = {"DTensor", "FlatParameter"}
-
-
-@dataclass
-class Members:
-    """The parameters of one group that take part in one call."""
-
-    group: Group
-    parameters: list[Tensor]
-    names: list[str]
-    states: list[State]
-
-    def state(self, key: str) -> list[Any]:
-        return [state.get(key) for state in self.states]
-
-    @property
-    def step(self) -> int:
-        """The step count that the members share."""
-        steps: int = self.states[0]["step"]
-        return steps
-
-    def by_step(self) -> list[Members]:
-        """Split into parts that share a step count: a parameter without gradient misses a step."""
-        parts: dict[int, list[int]] = {}
-        for index, state in enumerate(self.states):
-            parts.setdefault(state["step"], []).append(index)
-        if len(parts) == 1:
-            return [self]
-        return [
-            Members(
-                self.group,
-                [self.parameters[i] for i in chosen],
-                [self.names[i] for i in chosen],
-                [self.states[i] for i in chosen],
-            )
-            for chosen in parts.values()
-        ]
-
-
-@dataclass
-class Counters:
-    """Where the noise streams are, and how many steps were made."""
-
-    seed: int
-    steps: int = 0
-    draws: int = 0
-    evaluation_draws: int = 0
 
 
 class BinaryOptimizer(torch.optim.Optimizer):
@@ -104,12 +59,14 @@ class BinaryOptimizer(torch.optim.Optimizer):
             raise InvalidInput(f"mc_samples={mc_samples}: it must be 1 or more")
         if seed is None:
             seed = int(torch.randint(2**62, (1,)).item())
-        self._counters = Counters(_from_rank_zero(int(seed)))
+        self._counters = Counters(ranks.from_rank_zero(int(seed)))
         self._mc_samples = mc_samples
         self._independent_noise = independent_noise
         self._names: dict[Tensor, str] = {}
         self._inside: str | None = None
-        self._discard_samples()
+        self._samples = 0
+        self._pending: int | None = None
+        self._totals: dict[Tensor, Tensor] = {}
         super().__init__(self._listed(params), defaults)
 
     # ---- what a method defines -------------------------------------------------------------
@@ -206,7 +163,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
             state = self._start(parameter, self._names[parameter], group)
             for key in sorted(state):
                 if isinstance(state[key], Tensor):
-                    _broadcast(state[key])
+                    ranks.broadcast(state[key])
             self.state[parameter] = {"step": 0, **state}
         with torch.no_grad():
             self._harden(self._members(group, group["params"]))
@@ -228,7 +185,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def _keys(self, members: Members, purpose: str) -> list[int]:
         if self._independent_noise and purpose == "train":
-            purpose = f"train/{_rank()}"
+            purpose = f"train/{ranks.rank()}"
         return [kernels.noise_key(self._counters.seed, purpose, name) for name in members.names]
 
     # ---- samples ---------------------------------------------------------------------------
@@ -288,8 +245,8 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def _discard_samples(self) -> None:
         self._samples = 0
-        self._pending: int | None = None
-        self._totals: dict[Tensor, Tensor] = {}
+        self._pending = None
+        self._totals = {}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients; outside a training block, also discard the samples not yet stepped."""
@@ -306,9 +263,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         for members in self._with_gradient():
             for parameter in members.parameters:
                 if parameter not in self._totals:
-                    self._totals[parameter] = torch.zeros(
-                        parameter.shape, dtype=torch.float32, device=parameter.device
-                    )
+                    self._totals[parameter] = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
             self._accumulate(members, [self._totals[p] for p in members.parameters], draw)
 
     def _with_gradient(self) -> Iterator[Members]:
@@ -318,7 +273,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
     # ---- stepping --------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the state from the samples drawn since the last step; the model then holds the new mode.
 
         With a closure (which computes the loss, calls ``backward()`` and returns the loss), draw
@@ -355,7 +310,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def _sample_closure(self, closure: Callable[[], Any]) -> Any:
         if self._samples:
-            raise InvalidUse("step(closure) after sampled_params blocks: use one or the other, or call zero_grad() first")
+            raise InvalidUse(
+                "step(closure) after sampled_params blocks: use one or the other, or call zero_grad() first"
+            )
         losses = []
         for _ in range(self._mc_samples):
             with torch.enable_grad(), self.sampled_params(train=True):
@@ -396,7 +353,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
     # ---- data parallel ---------------------------------------------------------------------
 
     def _reduces_itself(self) -> bool:
-        return self._independent_noise and _world() > 1
+        return self._independent_noise and ranks.world() > 1
 
     def _average_over_ranks(self) -> None:
         """With noise of its own on every rank, s⊙g is averaged, not g."""
@@ -406,8 +363,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.requires_grad:
                     total = self._totals.setdefault(parameter, torch.zeros(parameter.shape, device=parameter.device))
-                    dist.all_reduce(total)
-                    total /= _world()
+                    ranks.average(total)
 
     # ---- results and files -----------------------------------------------------------------
 
@@ -429,7 +385,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
         """Resume bit for bit; the model then holds the mode. Another method's state is refused."""
         extra = state_dict.get("bayesbinn")
         if not isinstance(extra, dict) or extra.get("method") != self.name:
-            kind = f"method {extra['method']!r}" if isinstance(extra, dict) and "method" in extra else "another optimizer"
+            kind = (
+                f"method {extra['method']!r}" if isinstance(extra, dict) and "method" in extra else "another optimizer"
+            )
             raise InvalidInput(f"this is the state of {kind}; {type(self).__name__} loads the state of {self.name!r}")
         saved = self._matched(state_dict)
         super().load_state_dict(state_dict)
@@ -486,7 +444,7 @@ def mean_gradients(gradients: list[Tensor], samples: int) -> list[Tensor]:
 
 
 def _check_trainable(name: str, parameter: Tensor) -> None:
-    if isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin):
+    if isinstance(parameter, UninitializedTensorMixin):
         raise InvalidInput(f"{name!r} is not initialised yet; run one batch through the model first")
     if type(parameter).__name__ in _SHARDED:
         raise InvalidInput(f"{name!r} is sharded ({type(parameter).__name__}); use DistributedDataParallel, not FSDP")
@@ -495,24 +453,3 @@ def _check_trainable(name: str, parameter: Tensor) -> None:
             f"{name!r} of shape {tuple(parameter.shape)} is {parameter.dtype}, {parameter.layout}; "
             "dense float32, float64, bfloat16 or float16 is allowed"
         )
-
-
-def _world() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def _rank() -> int:
-    return dist.get_rank() if _world() > 1 else 0
-
-
-def _broadcast(tensor: Tensor) -> None:
-    if _world() > 1:
-        dist.broadcast(tensor, src=0)
-
-
-def _from_rank_zero(seed: int) -> int:
-    if _world() == 1:
-        return seed
-    box = [seed]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]

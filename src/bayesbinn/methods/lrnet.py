@@ -29,12 +29,15 @@ _LINEAR_IN_WEIGHT: tuple[Callable[..., Tensor], ...] = (
     F.conv_transpose3d,
 )
 
-# What may be asked of an owned weight without computing with it.
+# What may be asked of an owned weight without training through it; so may anything under no_grad.
 _HARMLESS = frozenset(
-    "shape dtype device layout ndim grad requires_grad is_leaf is_sparse is_cuda is_cpu is_mps is_quantized "
-    "is_meta is_nested _version grad_fn _backward_hooks names size dim numel stride nelement element_size "
-    "is_floating_point is_complex is_contiguous data_ptr storage_offset __hash__ __len__ requires_grad_ "
-    "register_hook register_post_accumulate_grad_hook __repr__ is_same_size get_device".split()
+    {
+        *("shape", "dtype", "device", "layout", "ndim", "grad", "requires_grad", "is_leaf", "grad_fn", "_version"),
+        *("is_sparse", "is_cuda", "is_cpu", "is_mps", "is_quantized", "is_meta", "is_nested", "_backward_hooks"),
+        *("size", "dim", "numel", "nelement", "stride", "element_size", "is_floating_point", "is_complex"),
+        *("is_contiguous", "data_ptr", "storage_offset", "get_device", "is_same_size", "__hash__", "__len__"),
+        *("__repr__", "detach", "requires_grad_", "register_hook", "register_post_accumulate_grad_hook"),
+    }
 )
 
 
@@ -197,7 +200,7 @@ class LocalReparameterization(TorchFunctionMode):
         operation = getattr(func, "__name__", str(func))
         if operation in ("__get__", "__set__"):
             operation = func.__self__.__name__
-        if operation in _HARMLESS:
+        if operation in _HARMLESS or not torch.is_grad_enabled():
             return
         for value in (*args, *kwargs.values()):
             for item in value if isinstance(value, (list, tuple)) else (value,):

@@ -31,7 +31,7 @@ class Method:
                 raise InvalidInput(f"method {self.name!r} has no setting {key!r}.{nearest(key, self.settings)}")
         if "train_set_size" in self.settings:
             settings["train_set_size"] = train_set_size
-        optimizer: BinaryOptimizer = self.optimizer(params, **settings, seed=seed)  # type: ignore[call-arg]
+        optimizer: BinaryOptimizer = self.optimizer(params, **settings, seed=seed)
         return optimizer
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from bayesbinn.errors import InvalidInput
 
 
-def require(group: dict[str, Any], key: str, *, above: float | None = None, least: float = -math.inf,
-            below: float = math.inf) -> None:
+def require(
+    group: dict[str, Any], key: str, *, above: float | None = None, least: float = -math.inf, below: float = math.inf
+) -> None:
     """Refuse ``group[key]`` outside the stated range.
 
     >>> require({"lr": -1.0}, "lr", least=0)

@@ -1,0 +1,56 @@
+# Two commands set everything up on a machine with Python (3.10 or newer) and, for speed, a C++ compiler:
+#   make demo     train, compare and explain binary networks on data that ships with scikit-learn
+#   make test     everything that CI checks
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check -q
+SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(wildcard csrc/*)
+
+.PHONY: help demo test check test-slow format bench sanitize clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '2,3s/^# *//p' Makefile
+	@echo "  make bench    measure training speed side by side with Adam"
+	@echo "  make format   let ruff fix and format the code"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# constraints.txt pins every version: an unpinned torch fetches gigabytes of CUDA libraries.
+$(VENV)/.train: $(BIN)/python $(SOURCES)
+	$(PIP) install -c constraints.txt -e '.[train]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.train
+	$(PIP) install -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: $(VENV)/.train
+	$(BIN)/bayesbinn demo
+
+test: $(VENV)/.test
+	$(MAKE) check
+
+check:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow
+
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/training.py --out results/benchmarks
+
+sanitize:
+	csrc/sanitize.sh
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,240 @@
+// Every kernel, compiled once per instruction set; BAYESBINN_ISA is its name.
+//
+// Sampling and updating have a short way. With |λ| large enough no noise can turn a weight: then
+// w = sign(λ), s is a constant, and a block needs neither Philox nor exp and log. Under the
+// paper's τ = 1e-10 nearly all blocks are such, and the kernels run at the speed of the memory.
+// The short way gives the same bits as the long one.
+
+#include "blocks.hpp"
+#include "rules.hpp"
+
+namespace bayesbinn {
+namespace {
+
+// p ← f(source)
+template <class Function>
+BAYESBINN_INLINE void map(const Arrays &x, Range range, Function f) {
+    each_block<2, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, f(block(1, v)));
+    });
+}
+
+// p ← f(ũ₊ − ũ₋)
+template <class Function>
+BAYESBINN_INLINE void map_difference(const Arrays &x, Range range, Function f) {
+    each_block<3, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, f(block(2, v) - block(1, v)));
+    });
+}
+
+void write_sign(const Arrays &x, Range range) {
+    map(x, range, [](F source) { return sign(source); });
+}
+
+void write_tanh(float scale, const Arrays &x, Range range) {
+    map(x, range, [=](F source) { return tanh(source * scale); });
+}
+
+void write_pmf_sign(const Arrays &x, Range range) {
+    map_difference(x, range, [](F difference) { return sign(difference); });
+}
+
+void write_pmf_weights(float half_beta, const Arrays &x, Range range) {
+    map_difference(x, range, [=](F difference) { return tanh(difference * half_beta); });
+}
+
+// p ← sample(λ, δ), a function that is sign(λ) wherever |λ| ≥ certain
+template <class Sample>
+BAYESBINN_INLINE void write_sample(const SampleSettings &set, const Arrays &x, Range range, Sample sample) {
+    const NoiseStream noise(x.key, set.draw);
+    each_block<2, 1>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
+        if (all_at_least(block.at[1], set.certain)) {
+            for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
+        } else {
+            F delta[VECTORS];
+            noise.logistic(b, delta);
+            for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sample(block(1, v), delta[v]));
+        }
+    });
+}
+
+void write_relaxed_sample(const SampleSettings &set, const Arrays &x, Range range) {
+    write_sample(set, x, range, [&](F natural, F delta) { return relaxed_sample(natural, delta, set); });
+}
+
+void write_hard_sample(const SampleSettings &set, const Arrays &x, Range range) {
+    write_sample(set, x, range, [](F natural, F delta) { return sign(natural + delta); });
+}
+
+// Calls use(v, s) for each vector of block b of λ.
+template <class Use>
+BAYESBINN_INLINE void with_scale(
+    const ScaleSettings &set, const NoiseStream &noise, uint64_t b, const float *natural, Use use
+) {
+    if (all_at_least(natural, set.certain)) {
+        for (int v = 0; v < VECTORS; v++) use(v, broadcast(set.certain_scale));
+    } else {
+        F delta[VECTORS];
+        noise.logistic(b, delta);
+        for (int v = 0; v < VECTORS; v++) use(v, gradient_scale(load(natural + v * LANES), delta[v], set));
+    }
+}
+
+void accumulate_scaled(const ScaleSettings &set, const Arrays &x, Range range) {
+    const NoiseStream noise(x.key, set.draw);
+    each_block<3, 1>(x, range, [&](uint64_t b, const auto &block, auto) __attribute__((always_inline)) {
+        with_scale(set, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
+            block.set(0, v, block(0, v) + s * block(2, v));
+        });
+    });
+}
+
+void bayesbinn_update(const NaturalGradientSettings &set, const Arrays &x, Range range) {
+    const NoiseStream noise(x.key, set.scale.draw);
+    each_block<5, 7>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
+        const auto step = [&](int v, F scaled_gradient) __attribute__((always_inline)) {
+            const F natural = block(1, v);
+            const F pull = block.at[4] ? natural - block(4, v) : natural;
+            F direction = natural_gradient(scaled_gradient, pull, set);
+            if (block.at[2]) {
+                direction = averaged(block(2, v), direction, set);
+                block.set(2, v, direction);
+            }
+            const F updated = natural - direction * set.lr;
+            block.set(1, v, updated);
+            put(block.at[0] + v * LANES, sign(updated));
+        };
+        if (set.scaled) {
+            for (int v = 0; v < VECTORS; v++) step(v, block(3, v));
+        } else {
+            with_scale(set.scale, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
+                step(v, s * block(3, v));
+            });
+        }
+    });
+}
+
+void adam(const AdamSettings &set, const Arrays &x, Range range) {
+    each_block<4, 7>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) {
+            F value = block(0, v), first = block(1, v), second = block(2, v);
+            adam_step(value, first, second, block(3, v), set);
+            block.set(0, v, value);
+            block.set(1, v, first);
+            block.set(2, v, second);
+        }
+    });
+}
+
+void ste_update(const AdamSettings &set, float clip, const Arrays &x, Range range) {
+    each_block<5, 15>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) {
+            F latent = block(1, v), first = block(2, v), second = block(3, v);
+            adam_step(latent, first, second, block(4, v), set);
+            latent = clamp(latent, clip);
+            block.set(1, v, latent);
+            block.set(2, v, first);
+            block.set(3, v, second);
+            put(block.at[0] + v * LANES, sign(latent));
+        }
+    });
+}
+
+// m ← (1 − γ)·m + γ·g, then flip w where w·m > threshold
+void bop_update(float rate, float one_minus_rate, float threshold, const Arrays &x, Range range) {
+    each_block<3, 3>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) {
+            const F weight = block(0, v);
+            const F average = block(1, v) * one_minus_rate + block(2, v) * rate;
+            block.set(0, v, select(weight * average > threshold, -weight, weight));
+            block.set(1, v, average);
+        }
+    });
+}
+
+void pmf_update(const AdamSettings &set, float beta, float half_beta, const Arrays &x, Range range) {
+    each_block<8, 127>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) {
+            F minus = block(1, v), first_minus = block(3, v), second_minus = block(5, v);
+            F plus = block(2, v), first_plus = block(4, v), second_plus = block(6, v);
+            const F weight = tanh((plus - minus) * half_beta);
+            const LogitGradients g = pmf_logit_gradients(weight, block(7, v), beta, half_beta);
+            adam_step(minus, first_minus, second_minus, g.minus, set);
+            adam_step(plus, first_plus, second_plus, g.plus, set);
+            block.set(1, v, minus);
+            block.set(2, v, plus);
+            block.set(3, v, first_minus);
+            block.set(4, v, first_plus);
+            block.set(5, v, second_minus);
+            block.set(6, v, second_plus);
+            put(block.at[0] + v * LANES, sign(plus - minus));
+        }
+    });
+}
+
+// All exponent bits set: infinite or NaN.
+BAYESBINN_INLINE I nonfinite(F x) { return ((I)x & 0x7f800000) == 0x7f800000; }
+
+bool all_finite(const float *values, size_t count) {
+    I found[VECTORS] = {};
+    size_t i = 0;
+    for (; i + BLOCK <= count; i += BLOCK)
+        for (int v = 0; v < VECTORS; v++) found[v] |= nonfinite(load(values + i + (size_t)(v * LANES)));
+    if (i < count) {
+        float copy[BLOCK] = {};
+        __builtin_memcpy(copy, values + i, (count - i) * sizeof(float));
+        for (int v = 0; v < VECTORS; v++) found[v] |= nonfinite(load(copy + v * LANES));
+    }
+    for (int v = 1; v < VECTORS; v++) found[0] |= found[v];
+    return !any(found[0]);
+}
+
+BAYESBINN_INLINE uint8_t eight_signs(const float *values) {
+    unsigned bits = 0;
+    for (int lane = 0; lane < 8; lane += LANES) bits |= lane_bits(load(values + lane) >= 0.0f) << lane;
+    return (uint8_t)bits;
+}
+
+void pack_signs(const float *values, size_t count, uint8_t *bits) {
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) *bits++ = eight_signs(values + i);
+    if (i < count) {
+        float copy[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
+        __builtin_memcpy(copy, values + i, (count - i) * sizeof(float));
+        *bits = eight_signs(copy);
+    }
+}
+
+void random_bits(uint64_t key, uint64_t draw, uint64_t b, uint32_t *words) {
+    U out[VECTORS];
+    NoiseStream(key, draw).bits(b, out);
+    __builtin_memcpy(words, out, sizeof out);
+}
+
+}  // namespace
+
+#define BAYESBINN_JOIN_(a, b) a##b
+#define BAYESBINN_JOIN(a, b) BAYESBINN_JOIN_(a, b)
+#define BAYESBINN_TEXT_(a) #a
+#define BAYESBINN_TEXT(a) BAYESBINN_TEXT_(a)
+
+const Kernels BAYESBINN_JOIN(kernels_, BAYESBINN_ISA) = {
+    BAYESBINN_TEXT(BAYESBINN_ISA),
+    write_sign,
+    write_tanh,
+    write_pmf_sign,
+    write_pmf_weights,
+    write_relaxed_sample,
+    write_hard_sample,
+    accumulate_scaled,
+    bayesbinn_update,
+    adam,
+    ste_update,
+    bop_update,
+    pmf_update,
+    all_finite,
+    pack_signs,
+    random_bits,
+};
+
+}  // namespace bayesbinn

@@ -1,0 +1,59 @@
+// The update rules of src/bayesbinn/kernels/twin.py on one vector, operation by operation.
+// λ is `natural`, δ `delta`, τ the temperature, α `lr`, N/S `data_weight`, κ `kl_weight`.
+#pragma once
+
+#include "elementary.hpp"
+#include "kernels.hpp"
+
+namespace bayesbinn {
+namespace {
+
+BAYESBINN_INLINE F sign(F x) { return select(x >= 0.0f, broadcast(1.0f), broadcast(-1.0f)); }
+
+// w = tanh((λ + δ)/τ)
+BAYESBINN_INLINE F relaxed_sample(F natural, F delta, const SampleSettings &set) {
+    return tanh((natural + delta) * set.inverse_temperature);
+}
+
+// s = ((1 − w²) + ε) / (τ·(v(λ) + ε))
+BAYESBINN_INLINE F gradient_scale(F natural, F delta, const ScaleSettings &set) {
+    const F w_slope = sech2((natural + delta) * set.inverse_temperature);
+    return (w_slope + set.eps) / ((sech2(natural) + set.eps) * set.temperature);
+}
+
+// (N/S)·Σ s⊙g + κ·(λ − λ₀), where pull = λ − λ₀
+BAYESBINN_INLINE F natural_gradient(F scaled_gradient, F pull, const NaturalGradientSettings &set) {
+    return scaled_gradient * set.data_weight + pull * set.kl_weight;
+}
+
+// m ← β·m + (1 − β)·direction
+BAYESBINN_INLINE F averaged(F momentum, F direction, const NaturalGradientSettings &set) {
+    return momentum * set.momentum + direction * set.one_minus_momentum;
+}
+
+// Adam on one value: m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², value ← value − step.
+BAYESBINN_INLINE void adam_step(F &value, F &first, F &second, F gradient, const AdamSettings &set) {
+    if (set.decays) gradient = gradient + value * set.weight_decay;
+    first = first * set.beta1 + gradient * set.one_minus_beta1;
+    second = second * set.beta2 + gradient * gradient * set.one_minus_beta2;
+    value = value - first / (sqrt(second) * set.second_scale + set.eps) * set.step_size;
+}
+
+BAYESBINN_INLINE F clamp(F x, float bound) {
+    const F low = broadcast(-bound), high = broadcast(bound);
+    x = select(x < low, low, x);
+    return select(x > high, high, x);
+}
+
+struct LogitGradients {
+    F minus, plus;
+};
+
+// g₋ = −β·g·(1 + m(1 − m)/2), g₊ = β·g·(1 − m(1 + m)/2) with m = tanh(β·w/2)
+BAYESBINN_INLINE LogitGradients pmf_logit_gradients(F weight, F gradient, float beta, float half_beta) {
+    const F m = tanh(weight * half_beta), g = gradient * beta;
+    return {-(g * (m * (1.0f - m) * 0.5f + 1.0f)), g * (1.0f - m * (1.0f + m) * 0.5f)};
+}
+
+}  // namespace
+}  // namespace bayesbinn

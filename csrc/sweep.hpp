@@ -1,0 +1,50 @@
+// Divides the work on a list of tensors among threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "kernels.hpp"
+#include "threads.hpp"
+
+namespace bayesbinn {
+
+// What one thread takes at a time. It does not depend on the number of threads, and every element's
+// result depends on that element alone, so neither does the result.
+constexpr size_t PIECE = 256 * RANGE_ALIGNMENT;
+
+// Below this many elements in all, waking threads costs more than they save.
+constexpr size_t WORTH_SHARING = 4 * PIECE;
+
+// Calls body(tensor, range) until all elements of all tensors are covered.
+template <class Body>
+void sweep(const std::vector<size_t> &sizes, int threads, const Body &body) {
+    struct Context {
+        const std::vector<size_t> &sizes;
+        const Body &body;
+        std::atomic<size_t> next{0};
+
+        void run() {
+            size_t tensor = 0, pieces_before = 0;
+            for (;;) {
+                const size_t piece = next.fetch_add(1, std::memory_order_relaxed);
+                // A thread's pieces come in ascending order: the search goes on where it stopped.
+                while (tensor < sizes.size() && piece - pieces_before >= pieces_of(sizes[tensor]))
+                    pieces_before += pieces_of(sizes[tensor++]);
+                if (tensor == sizes.size()) return;
+                const size_t begin = (piece - pieces_before) * PIECE;
+                body(tensor, Range{begin, std::min(begin + PIECE, sizes[tensor])});
+            }
+        }
+
+        static size_t pieces_of(size_t size) { return size / PIECE + (size % PIECE != 0); }
+    } context{sizes, body};
+
+    size_t total = 0;
+    for (size_t size : sizes) total += size;
+    if (total < WORTH_SHARING) threads = 1;
+    in_parallel(threads, [](void *self) { static_cast<Context *>(self)->run(); }, &context);
+}
+
+}  // namespace bayesbinn

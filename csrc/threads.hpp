@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+namespace bayesbinn {
+
+// Calls work(context) on up to `threads` threads at once, the caller among them, and returns when
+// all calls have returned. How many calls there are is not promised: work takes its share from a
+// counter in the context until nothing is left.
+void in_parallel(int threads, void (*work)(void *), void *context);
+
+// Takes the threads from the OpenMP runtime that `library`, which must be loaded already, is bound
+// to. Returns the file of that runtime, or "" if there is none.
+std::string borrow_threads_from(const char *library);
+
+}  // namespace bayesbinn

@@ -1,0 +1,119 @@
+// The few vector operations that the kernels are written in, on the compiler's own vector types.
+//
+// Everything here and in the files that include this one lies in an unnamed namespace: each
+// instruction set compiles its own copy, and the linker must not merge an AVX2 copy of a function
+// into the portable path.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define BAYESBINN_INLINE __attribute__((always_inline)) inline
+
+namespace bayesbinn {
+namespace {
+
+// AVX-512 keeps eight lanes as well: the noise is laid out for eight, and what the set brings to
+// these kernels is its 32 registers and three-operand logic, not its width.
+#if defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+
+typedef float F __attribute__((vector_size(LANES * 4)));
+typedef int32_t I __attribute__((vector_size(LANES * 4)));
+typedef uint32_t U __attribute__((vector_size(LANES * 4)));
+typedef uint64_t Wide __attribute__((vector_size(LANES * 4)));
+
+BAYESBINN_INLINE F load(const float *from) {
+    F x;
+    __builtin_memcpy(&x, from, sizeof x);
+    return x;
+}
+
+BAYESBINN_INLINE void store(float *to, F x) { __builtin_memcpy(to, &x, sizeof x); }
+
+// A store past the caches, for an aligned address.
+BAYESBINN_INLINE void stream(float *to, F x) {
+#if defined(__AVX2__)
+    _mm256_stream_ps(to, (__m256)x);
+#elif defined(__x86_64__)
+    _mm_stream_ps(to, (__m128)x);
+#else
+    store(to, x);
+#endif
+}
+
+// Makes streamed data visible to the other threads.
+BAYESBINN_INLINE void end_streaming() {
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
+BAYESBINN_INLINE F broadcast(float x) { return x - F{}; }
+
+BAYESBINN_INLINE F select(I mask, F yes, F no) { return mask ? yes : no; }
+
+BAYESBINN_INLINE F abs(F x) { return (F)((U)x & 0x7fffffffu); }
+
+// ±|magnitude| with the sign of `from`.
+BAYESBINN_INLINE F copysign(F magnitude, F from) {
+    return (F)(((U)magnitude & 0x7fffffffu) | ((U)from & 0x80000000u));
+}
+
+BAYESBINN_INLINE F sqrt(F x) {
+#if defined(__AVX2__)
+    return (F)_mm256_sqrt_ps((__m256)x);
+#elif defined(__x86_64__)
+    return (F)_mm_sqrt_ps((__m128)x);
+#elif defined(__aarch64__)
+    return (F)vsqrtq_f32((float32x4_t)x);
+#else
+    for (int lane = 0; lane < LANES; lane++) x[lane] = __builtin_sqrtf(x[lane]);
+    return x;
+#endif
+}
+
+// One bit per lane of a comparison's result, lane 0 lowest.
+BAYESBINN_INLINE unsigned lane_bits(I mask) {
+#if defined(__AVX2__)
+    return (unsigned)_mm256_movemask_ps((__m256)mask);
+#elif defined(__x86_64__)
+    return (unsigned)_mm_movemask_ps((__m128)mask);
+#elif defined(__aarch64__)
+    const uint32x4_t weight = {1, 2, 4, 8};
+    return vaddvq_u32(vandq_u32((uint32x4_t)mask, weight));
+#else
+    unsigned bits = 0;
+    for (int lane = 0; lane < LANES; lane++) bits |= (unsigned)(mask[lane] & 1) << lane;
+    return bits;
+#endif
+}
+
+BAYESBINN_INLINE bool all(I mask) { return lane_bits(mask) == (1u << LANES) - 1; }
+
+BAYESBINN_INLINE bool any(I mask) { return lane_bits(mask) != 0; }
+
+// The 64-bit product of the low half of each lane with `factor`; the high halves are ignored.
+BAYESBINN_INLINE Wide multiply_low(Wide x, uint32_t factor) {
+#if defined(__AVX2__)
+    return (Wide)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x(factor));
+#elif defined(__x86_64__)
+    return (Wide)_mm_mul_epu32((__m128i)x, _mm_set1_epi64x(factor));
+#elif defined(__aarch64__)
+    return (Wide)vmull_n_u32(vmovn_u64((uint64x2_t)x), factor);
+#else
+    return (x & 0xffffffffu) * factor;
+#endif
+}
+
+}  // namespace
+}  // namespace bayesbinn

@@ -1,0 +1,57 @@
+"""What the contract hands to a method: the parameters of one call with their states, and the counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+Group = dict[str, Any]
+State = dict[str, Any]
+
+
+@dataclass
+class Members:
+    """The parameters of one group that take part in one call."""
+
+    group: Group
+    parameters: list[Tensor]
+    names: list[str]
+    states: list[State]
+
+    def state(self, key: str) -> list[Any]:
+        return [state.get(key) for state in self.states]
+
+    @property
+    def step(self) -> int:
+        """The step count that the members share."""
+        steps: int = self.states[0]["step"]
+        return steps
+
+    def by_step(self) -> list[Members]:
+        """Split into parts that share a step count: a parameter without gradient misses a step."""
+        parts: dict[int, list[int]] = {}
+        for index, state in enumerate(self.states):
+            parts.setdefault(state["step"], []).append(index)
+        if len(parts) == 1:
+            return [self]
+        return [
+            Members(
+                self.group,
+                [self.parameters[i] for i in chosen],
+                [self.names[i] for i in chosen],
+                [self.states[i] for i in chosen],
+            )
+            for chosen in parts.values()
+        ]
+
+
+@dataclass
+class Counters:
+    """Where the noise streams are, and how many steps were made."""
+
+    seed: int
+    steps: int = 0
+    draws: int = 0
+    evaluation_draws: int = 0

@@ -1,0 +1,28 @@
+"""What several test files share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _same_start() -> Iterator[None]:
+    """Every test starts from the same random state and leaves the thread count as it was."""
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def data_dir() -> Path:
+    """The folder of real data sets; without it the test is skipped."""
+    folder = os.environ.get("BAYESBINN_DATA")
+    if not folder:
+        pytest.skip("BAYESBINN_DATA is not set: it names a folder with the real data sets")
+    return Path(folder)

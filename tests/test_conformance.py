@@ -1,0 +1,632 @@
+"""Every registered method is driven through one contract."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import bayesbinn as bb
+from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient
+from bayesbinn.methods import METHODS, BinaryOptimizer
+
+# A few settings per method that make a small network learn within some dozens of steps. "bayesbinn" is
+# driven at three temperatures: the paper's limit, a relaxed one with momentum, and with samples averaged.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bayesbinn": ("bayesbinn", {"lr": 1e-2, "temperature": 1e-10}),
+    "bayesbinn-relaxed": ("bayesbinn", {"lr": 0.05, "temperature": 0.5, "initial_strength": 0.5, "momentum": 0.5}),
+    "ste": ("ste", {"lr": 1e-2}),
+    "bop": ("bop", {"lr": 1e-2, "threshold": 1e-6}),
+    "pmf": ("pmf", {"lr": 1e-2, "beta_growth": 1.2, "beta_interval": 10}),
+    "lrnet": ("lrnet", {"lr": 5e-2}),
+    "float": ("float", {"lr": 1e-2}),
+}
+BINARY = [case for case, (method, _) in CASES.items() if method != "float"]
+RELAXING = [case for case, (method, _) in CASES.items() if METHODS[method].optimizer.relaxes]
+
+
+def test_every_registered_method_is_driven() -> None:
+    assert {method for method, _ in CASES.values()} == set(METHODS)
+
+
+every_method = pytest.mark.parametrize("case", CASES)
+every_binary_method = pytest.mark.parametrize("case", BINARY)
+
+
+def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    """Two binary layers and, because binary weights need it, a fixed scale between them."""
+    generator = torch.Generator().manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Tanh(), nn.Linear(16, 3, bias=False))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model.to(dtype)
+
+
+def batch(index: int = 0, size: int = 32, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Inputs whose class is the largest of three fixed linear functions."""
+    x = torch.randn(size, 8, generator=torch.Generator().manual_seed(100 + index))
+    teacher = torch.randn(8, 3, generator=torch.Generator().manual_seed(7)).sign()
+    return x.to(dtype), (x @ teacher).argmax(1)
+
+
+def make(case: str, model: nn.Module, **changes: Any) -> BinaryOptimizer:
+    method, settings = CASES[case]
+    binary, _ = bb.split_parameters(model)
+    return METHODS[method].create(binary, train_set_size=320, seed=11, **{**settings, **changes})
+
+
+def loss_of(model: nn.Module, index: int = 0) -> Tensor:
+    x, y = batch(index, dtype=next(model.parameters()).dtype)
+    return F.cross_entropy(model(x).float() / 4, y)
+
+
+def train(model: nn.Module, optimizer: BinaryOptimizer, steps: int, first: int = 0) -> None:
+    for index in range(first, first + steps):
+        with optimizer.sampled_params(train=True):
+            loss_of(model, index % 10).backward()
+        optimizer.step()
+
+
+def tensors(optimizer: BinaryOptimizer) -> list[Tensor]:
+    return [
+        value.clone() for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
+    ] + [p.detach().clone() for group in optimizer.param_groups for p in group["params"]]
+
+
+def assert_same(left: list[Tensor], right: list[Tensor]) -> None:
+    assert len(left) == len(right)
+    for a, b in zip(left, right, strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+
+
+# ---- learning ------------------------------------------------------------------------------
+
+
+@every_method
+def test_loss_falls(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    before = sum(loss_of(model, i).item() for i in range(10))
+    train(model, optimizer, 150)
+    after = sum(loss_of(model, i).item() for i in range(10))
+    assert after < 0.6 * before
+
+
+@every_method
+def test_a_scheduler_sets_the_learning_rate(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.0 if epoch else 1.0)
+    train(model, optimizer, 3)
+    scheduler.step()
+    before = [p.detach().clone() for p in model.parameters()]
+    # At rate 0 nothing that decides a weight moves. (PMF's β grows, but the sign does not depend on it.)
+    train(model, optimizer, 3)
+    assert_same(before, [p.detach().clone() for p in model.parameters()])
+
+
+@every_method
+def test_a_group_has_its_own_learning_rate(case: str) -> None:
+    model = network()
+    method, settings = CASES[case]
+    groups = [{"params": [("0.weight", model[0].weight)], "lr": 0.0}, {"params": [("2.weight", model[2].weight)]}]
+    optimizer = METHODS[method].create(groups, train_set_size=320, seed=11, **settings)
+    before = [p.detach().clone() for p in model.parameters()]
+    train(model, optimizer, 30)
+    assert torch.equal(before[0], model[0].weight)
+    assert not torch.equal(before[1], model[2].weight)
+
+
+# ---- what the model holds --------------------------------------------------------------------
+
+
+@every_binary_method
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_weights_are_exactly_binary_outside_the_context(case: str, dtype: torch.dtype) -> None:
+    model = network(dtype)
+    optimizer = make(case, model)
+    assert bb.check_binary(model) == 8 * 16 + 16 * 3
+    for index in range(3):
+        with optimizer.sampled_params(train=True):
+            loss_of(model, index).backward()
+        bb.check_binary(model)
+        optimizer.step()
+        bb.check_binary(model)
+        with optimizer.sampled_params(train=False):
+            bb.check_binary(model)
+        bb.check_binary(model)
+
+
+@pytest.mark.parametrize("case", ["bayesbinn-relaxed", "pmf", "lrnet"])
+def test_training_weights_are_relaxed(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    with optimizer.sampled_params(train=True):
+        with pytest.raises(InvalidInput, match="not binary"):
+            bb.check_binary(model)
+        assert all(bool((p.detach().abs() <= 1).all()) for p in model.parameters())
+
+
+@every_method
+@pytest.mark.parametrize("train_mode", [True, False])
+def test_an_exception_restores_the_weights_and_drops_the_sample(case: str, train_mode: bool) -> None:
+    model, twin = network(), network()
+    optimizer, reference = make(case, model), make(case, twin)
+    train(model, optimizer, 2)
+    train(twin, reference, 2)
+    before = tensors(optimizer)
+
+    def interrupted() -> None:
+        with optimizer.sampled_params(train=train_mode):
+            loss_of(model).backward()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert_same(before, tensors(optimizer))
+    if not train_mode:
+        optimizer.zero_grad()
+    train(model, optimizer, 2, first=2)
+    train(twin, reference, 2, first=2)
+    assert_same(tensors(reference), tensors(optimizer))
+
+
+@every_method
+def test_a_late_backward_raises(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    with optimizer.sampled_params(train=True):
+        loss = loss_of(model)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@every_method
+def test_evaluating_never_changes_training(case: str) -> None:
+    model, twin = network(), network()
+    optimizer, reference = make(case, model), make(case, twin)
+    train(twin, reference, 6)
+    for index in range(6):
+        with optimizer.sampled_params(train=True):
+            loss_of(model, index).backward()
+        with optimizer.sampled_params(train=False), torch.no_grad():
+            model(batch()[0])
+        optimizer.step()
+        with optimizer.sampled_params(train=False), torch.no_grad():
+            model(batch()[0])
+    assert_same(tensors(reference), tensors(optimizer))
+
+
+@pytest.mark.parametrize("case", ["bayesbinn-relaxed", "lrnet", "pmf"])
+def test_evaluation_samples_differ_from_each_other(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    draws = []
+    for _ in range(2):
+        with optimizer.sampled_params(train=False):
+            draws.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert not torch.equal(*draws)
+
+
+# ---- stepping --------------------------------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize("samples", [1, 3])
+def test_context_and_closure_agree(case: str, samples: int) -> None:
+    model, twin = network(), network()
+    optimizer, other = make(case, model, mc_samples=samples), make(case, twin)
+    for index in range(4):
+
+        def closure(index: int = index) -> Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(model, index)
+            loss.backward()
+            return loss
+
+        losses = []
+        for _ in range(samples):
+            with other.sampled_params(train=True):
+                loss = loss_of(twin, index)
+                loss.backward()
+                losses.append(loss.detach())
+        other.step()
+        mean = optimizer.step(closure)
+        torch.testing.assert_close(mean, sum(losses) / samples)
+    assert_same(tensors(other), tensors(optimizer))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "lrnet"])
+def test_micro_batches_add_up(case: str) -> None:
+    model, twin = network(), network()
+    optimizer, reference = make(case, model), make(case, twin)
+    x, y = batch()
+    with reference.sampled_params(train=True):
+        F.cross_entropy(twin(x), y).backward()
+    with optimizer.sampled_params(train=True):
+        for part in range(4):
+            rows = slice(8 * part, 8 * part + 8)
+            (F.cross_entropy(model(x[rows]), y[rows]) / 4).backward()
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-5, atol=1e-7)
+    reference.step()
+    optimizer.step()
+    for a, b in zip(tensors(reference), tensors(optimizer), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@every_method
+def test_samples_are_averaged(case: str) -> None:
+    """Two samples on two batches move the state as the mean of both contributions does: here both are equal."""
+    model, twin = network(), network()
+    optimizer, reference = make(case, model), make(case, twin)
+    with reference.sampled_params(train=True):
+        loss_of(twin).backward()
+    with optimizer.sampled_params(train=True):
+        loss_of(model).backward()
+    first = [p.grad.clone() for p in model.parameters()]
+    with optimizer.sampled_params(train=True):
+        assert all(p.grad is None for p in model.parameters())
+        loss_of(model).backward()
+    if not METHODS[CASES[case][0]].optimizer.relaxes or case == "pmf":
+        # Deterministic training weights: averaging two equal gradients changes nothing.
+        assert_same(first, [p.grad for p in model.parameters()])
+        reference.step()
+        optimizer.step()
+        for a, b in zip(tensors(reference), tensors(optimizer), strict=True):
+            torch.testing.assert_close(a, b)
+    else:
+        optimizer.step()
+        assert optimizer.state_dict()["bayesbinn"]["draws"] == 2
+
+
+@every_method
+def test_clipping_between_context_and_step_acts_on_the_raw_gradient(case: str) -> None:
+    model, twin = network(), network()
+    optimizer, reference = make(case, model), make(case, twin)
+    with optimizer.sampled_params(train=True):
+        loss_of(model).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    optimizer.step()
+    with reference.sampled_params(train=True):
+        loss_of(twin).backward()
+        gradients = torch.cat([p.grad.flatten() for p in twin.parameters()])
+    torch.testing.assert_close(norm, gradients.norm())
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.grad.mul_(1e-3 / (norm + 1e-6))
+    reference.step()
+    for a, b in zip(tensors(reference), tensors(optimizer), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@every_method
+def test_zero_grad_outside_discards_samples(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    with optimizer.sampled_params(train=True):
+        loss_of(model).backward()
+    optimizer.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+    with pytest.raises(InvalidUse, match="without a sample"):
+        optimizer.step()
+
+
+@every_method
+def test_misuse_is_refused(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    with pytest.raises(InvalidUse, match="without a sample"):
+        optimizer.step()
+    with optimizer.sampled_params(train=True):
+        with pytest.raises(InvalidUse, match="inside"):
+            optimizer.step()
+        with pytest.raises(InvalidUse, match="inside another"), optimizer.sampled_params(train=False):
+            pass
+        loss_of(model).backward()
+    with pytest.raises(InvalidUse, match="one or the other"):
+        optimizer.step(lambda: loss_of(model))
+    optimizer.step()
+
+
+@every_method
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("samples", [1, 2])
+def test_a_nonfinite_gradient_raises_and_changes_nothing(case: str, bad: float, samples: int) -> None:
+    model = network()
+    optimizer = make(case, model)
+    train(model, optimizer, 2)
+    before, counters = tensors(optimizer), optimizer.state_dict()["bayesbinn"]["steps"]
+    for _ in range(samples):
+        with optimizer.sampled_params(train=True):
+            loss_of(model).backward()
+        model[2].weight.grad[0, 0] = bad
+    with pytest.raises(NonFiniteGradient, match=r"'2\.weight'.*step 3"):
+        optimizer.step()
+    assert_same(before, tensors(optimizer))
+    assert optimizer.state_dict()["bayesbinn"]["steps"] == counters
+    assert all(state["step"] == 2 for state in optimizer.state.values())
+    train(model, optimizer, 1)  # the bad sample is gone
+
+
+# ---- odd parameters ----------------------------------------------------------------------------
+
+
+@every_method
+def test_a_parameter_without_gradient_is_untouched(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    train(model, optimizer, 2)
+    before = optimizer.state[model[0].weight]
+    copies = {k: v.clone() if isinstance(v, Tensor) else v for k, v in before.items()}
+    weight = model[0].weight.detach().clone()
+    with optimizer.sampled_params(train=True):
+        model[2](torch.ones(4, 16)).square().sum().backward()
+    assert model[0].weight.grad is None
+    optimizer.step()
+    assert torch.equal(weight, model[0].weight)
+    for key, value in optimizer.state[model[0].weight].items():
+        assert torch.equal(value, copies[key]) if isinstance(value, Tensor) else value == copies[key]
+    assert optimizer.state[model[2].weight]["step"] == 3
+    train(model, optimizer, 2)  # bias corrections now differ between the two
+
+
+@every_method
+def test_a_frozen_parameter_holds_its_mode(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    model[0].weight.requires_grad_(False)
+    weight = model[0].weight.detach().clone()
+    for train_mode in (True, False):
+        with optimizer.sampled_params(train=train_mode):
+            assert torch.equal(weight, model[0].weight)
+            if train_mode:
+                loss_of(model).backward()
+    optimizer.step()
+    assert torch.equal(weight, model[0].weight)
+
+
+class Tied(nn.Module):
+    """One weight used by two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.two.weight = self.one.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(torch.tanh(self.one(x)))
+
+
+@every_method
+def test_a_shared_weight_is_one_parameter(case: str) -> None:
+    model = Tied()
+    optimizer = make(case, model)
+    assert len(optimizer.param_groups[0]["params"]) == 1
+    for _ in range(3):
+        with optimizer.sampled_params(train=True):
+            model(batch()[0]).square().mean().backward()
+        optimizer.step()
+    if case != "float":
+        assert bb.check_binary(model) == 64
+
+
+# ---- saving and resuming -----------------------------------------------------------------------
+
+
+def through_memory(state: dict[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy(state)
+
+
+def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@every_method
+@pytest.mark.parametrize("carrier", [through_memory, through_a_file])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("stop", [0, 1, 4])
+def test_resuming_is_bit_exact(
+    case: str, carrier: Callable[[dict[str, Any]], dict[str, Any]], dtype: torch.dtype, stop: int
+) -> None:
+    model = network(dtype)
+    optimizer = make(case, model)
+    train(model, optimizer, stop)
+    saved = carrier({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    with optimizer.sampled_params(train=False):
+        expected_draw = [p.detach().clone() for p in model.parameters()]
+    train(model, optimizer, 4, first=stop)
+
+    # A fresh process would have other weights and another seed.
+    resumed_model = network(dtype)
+    with torch.no_grad():
+        for parameter in resumed_model.parameters():
+            parameter.normal_()
+    resumed_model.load_state_dict(saved["model"])
+    method, settings = CASES[case]
+    resumed = METHODS[method].create(bb.split_parameters(resumed_model)[0], train_set_size=320, seed=99, **settings)
+    resumed.load_state_dict(saved["optimizer"])
+    with resumed.sampled_params(train=False):
+        assert_same(expected_draw, [p.detach().clone() for p in resumed_model.parameters()])
+    train(resumed_model, resumed, 4, first=stop)
+    assert_same(tensors(optimizer), tensors(resumed))
+    floats = [v for state in resumed.state.values() for v in state.values() if isinstance(v, Tensor)]
+    assert all(value.dtype in (torch.float32, torch.bool) for value in floats)
+
+
+@every_binary_method
+def test_the_optimizer_state_alone_restores_the_weights(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    train(model, optimizer, 5)
+    other = network()
+    resumed = make(case, other)
+    resumed.load_state_dict(optimizer.state_dict())
+    assert_same([p.detach() for p in model.parameters()], [p.detach() for p in other.parameters()])
+
+
+@every_method
+def test_a_deep_copy_goes_on_alone(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    train(model, optimizer, 2)
+    both = copy.deepcopy({"model": model, "optimizer": optimizer})
+    train(model, optimizer, 3, first=2)
+    train(both["model"], both["optimizer"], 3, first=2)
+    assert_same(tensors(optimizer), tensors(both["optimizer"]))
+
+
+@every_method
+def test_the_state_of_another_method_is_refused(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    for other in CASES:
+        if CASES[other][0] != CASES[case][0]:
+            with pytest.raises(InvalidInput, match=rf"state of method '{CASES[other][0]}'"):
+                optimizer.load_state_dict(make(other, network()).state_dict())
+    with pytest.raises(InvalidInput, match="another optimizer"):
+        optimizer.load_state_dict(torch.optim.Adam(model.parameters()).state_dict())
+    small = nn.Sequential(nn.Linear(8, 4, bias=False), nn.Tanh(), nn.Linear(4, 3, bias=False))
+    with pytest.raises(InvalidInput, match=r"'0\.weight'"):
+        optimizer.load_state_dict(make(case, small).state_dict())
+
+
+# ---- threads, dtypes, input --------------------------------------------------------------------
+
+
+@every_method
+def test_the_number_of_threads_does_not_matter(case: str) -> None:
+    results = []
+    gradients = [torch.randn(300, 400, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        layer = nn.Linear(400, 300, bias=False)
+        with torch.no_grad():
+            layer.weight.copy_(gradients[0] / 3)
+        optimizer = make(case, layer)
+        for gradient in gradients:
+            with optimizer.sampled_params(train=True):
+                layer(torch.ones(1, 400)).sum().backward()
+            layer.weight.grad = gradient.clone()
+            optimizer.step()
+        results.append(tensors(optimizer))
+    assert_same(*results)
+
+
+@every_method
+def test_float16_gradients_under_a_grad_scaler(case: str) -> None:
+    """A finite scaled step is the plain step; a step with an infinity is skipped, and training goes on."""
+    model, twin = network(), network()
+    optimizer, reference = make(case, model), make(case, twin)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for index in range(3):
+        with optimizer.sampled_params(train=True):
+            scaler.scale(loss_of(model, index)).backward()
+        if index == 1:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    train(twin, reference, 3)
+    for a, b in zip(tensors(reference), tensors(optimizer), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+    before, scale = tensors(optimizer), scaler.get_scale()
+    with optimizer.sampled_params(train=True):
+        scaler.scale(loss_of(model)).backward()
+    model[0].weight.grad[0, 0] = float("inf")
+    scaler.step(optimizer)
+    scaler.update()
+    assert_same(before, tensors(optimizer))
+    assert scaler.get_scale() < scale
+    train(model, optimizer, 1)
+
+
+@every_method
+def test_bfloat16_autocast(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    for index in range(3):
+        with optimizer.sampled_params(train=True), torch.autocast("cpu", dtype=torch.bfloat16):
+            loss_of(model, index).backward()
+        optimizer.step()
+    assert all(p.dtype is torch.float32 for p in model.parameters())
+
+
+@every_method
+def test_bad_parameters_get_one_line(case: str) -> None:
+    method, settings = CASES[case]
+    create = METHODS[method].create
+
+    def refused(params: Any, words: str, **changes: Any) -> None:
+        with pytest.raises(InvalidInput, match=words) as caught:
+            create(params, train_set_size=320, **{**settings, **changes})
+        assert "\n" not in str(caught.value)
+
+    weight = nn.Parameter(torch.randn(3, 2))
+    refused([], "no parameters")
+    refused([{"params": []}], "no parameters")
+    refused(weight, "one tensor")
+    refused([("w", "text")], "'w' is a str")
+    refused([("a", weight), ("b", weight)], "'b' and 'a' are the same parameter")
+    refused([{"params": [("a", weight)]}, {"params": [("b", weight)]}], "'b' and 'a' are the same parameter")
+    refused([("module.a", weight), ("a", nn.Parameter(torch.randn(2)))], "two parameters are called 'a'")
+    refused([("w", nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False))], "'w'.*int32")
+    refused([("w", nn.Parameter(torch.ones(2, dtype=torch.complex64)))], "'w'.*complex64")
+    refused([("w", nn.LazyLinear(3).weight)], "'w' is not initialised")
+    refused([("w", weight)], "lr=-1", lr=-1)
+    refused([("w", weight)], "lr='fast'", lr="fast")
+    refused([("w", weight)], "mc_samples=0", mc_samples=0)
+    refused([("w", weight)], "no setting 'learning_rate'", learning_rate=0.1)
+    refused([{"params": [("w", weight)], "lrr": 1}], "no setting 'lrr'. Did you mean 'lr'")
+
+
+@every_method
+def test_the_device_may_change_and_non_contiguous_weights_work(case: str) -> None:
+    """A channels-last convolution gives the same result as a contiguous one."""
+    results = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        model = nn.Sequential(nn.Conv2d(3, 5, 3, bias=False), nn.Flatten(), nn.Linear(45, 3, bias=False))
+        with torch.no_grad():
+            for index, parameter in enumerate(model.parameters()):
+                parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index)))
+        model = model.to(memory_format=layout)
+        optimizer = make(case, model)
+        for step in range(3):
+            with optimizer.sampled_params(train=True):
+                x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(step))
+                (model(x) * 0).sum().backward()
+            for index, parameter in enumerate(model.parameters()):
+                parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(50 + index))
+            optimizer.step()
+        results.append([t.contiguous() for t in tensors(optimizer)])
+    assert_same(*results)
+
+
+@every_binary_method
+def test_the_posterior_is_a_copy_with_the_models_mode(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    train(model, optimizer, 2)
+    posterior = optimizer.posterior()
+    before = {name: value.clone() for name, value in posterior.natural.items()}
+    for name, mode in posterior.mode().items():
+        assert torch.equal(mode, dict(model.named_parameters())[name])
+    train(model, optimizer, 5)
+    for name, value in posterior.natural.items():
+        assert torch.equal(value, before[name])
+
+
+def test_full_precision_has_no_posterior() -> None:
+    with pytest.raises(InvalidUse, match="full-precision"):
+        make("float", network()).posterior()

@@ -1,0 +1,236 @@
+"""What single methods promise beyond the common contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import bayesbinn as bb
+from bayesbinn.errors import InvalidInput, InvalidUse
+
+
+def layer(rows: int = 4, columns: int = 6) -> nn.Linear:
+    return nn.Linear(columns, rows, bias=False)
+
+
+def bayesbinn(params: Any, **settings: Any) -> bb.BayesBiNN:
+    return bb.BayesBiNN(params, **{"lr": 0.1, "train_set_size": 10, "temperature": 0.5, "seed": 1, **settings})
+
+
+# ---- BayesBiNN: start and prior ------------------------------------------------------------------
+
+
+def test_a_random_start_is_a_fair_coin_of_the_stated_strength() -> None:
+    wide = layer(300, 300)
+    natural = bayesbinn([("w", wide.weight)], initial_strength=15.0).posterior().natural["w"]
+    assert set(natural.unique().tolist()) == {-15.0, 15.0}
+    assert abs(float((natural > 0).float().mean()) - 0.5) < 4 * 0.5 / 300
+
+
+def test_the_random_start_depends_on_the_seed_and_the_name_only() -> None:
+    def start(seed: int, name: str) -> Tensor:
+        return bayesbinn([(name, layer(30, 30).weight)], seed=seed).posterior().natural[name]
+
+    assert torch.equal(start(1, "w"), start(1, "w"))
+    assert not torch.equal(start(1, "w"), start(2, "w"))
+    assert not torch.equal(start(1, "w"), start(1, "v"))
+
+
+def test_torch_manual_seed_decides_where_no_seed_is_given() -> None:
+    def start() -> Tensor:
+        torch.manual_seed(5)
+        return bayesbinn([("w", layer().weight)], seed=None).posterior().natural["w"]
+
+    assert torch.equal(start(), start())
+
+
+def test_a_warm_start_keeps_the_signs() -> None:
+    linear = layer()
+    before = bb.sign(linear.weight.detach().clone())
+    optimizer = bayesbinn([("w", linear.weight)], init="sign", initial_strength=3.0)
+    assert torch.equal(linear.weight, before)
+    assert torch.equal(optimizer.posterior().natural["w"], 3 * before)
+
+
+def test_a_prior_is_where_training_starts_and_what_it_is_pulled_to() -> None:
+    linear = layer()
+    prior = bb.BernoulliPosterior({"w": torch.randn(4, 6)})
+    optimizer = bayesbinn([("w", linear.weight)], prior=prior)
+    assert torch.equal(optimizer.posterior().natural["w"], prior.natural["w"])
+    assert torch.equal(linear.weight, prior.mode()["w"])
+    for _ in range(5):  # without a loss nothing moves: λ = λ₀ is the fixed point
+        with optimizer.sampled_params(train=True):
+            (linear.weight * 0).sum().backward()
+        optimizer.step()
+    assert torch.equal(optimizer.posterior().natural["w"], prior.natural["w"])
+
+    other = bayesbinn([("w", linear.weight)], prior=prior, init="random", lr=0.5)
+    for _ in range(40):
+        with other.sampled_params(train=True):
+            (linear.weight * 0).sum().backward()
+        other.step()
+    torch.testing.assert_close(other.posterior().natural["w"], prior.natural["w"], atol=1e-5, rtol=0)
+
+
+def test_bad_settings_get_one_line() -> None:
+    weight = layer().weight
+    entry = torch.zeros(4, 6)
+
+    def refused(words: str, **settings: Any) -> None:
+        with pytest.raises(InvalidInput, match=words) as caught:
+            bayesbinn([("w", weight)], **settings)
+        assert "\n" not in str(caught.value)
+
+    refused("train_set_size=0", train_set_size=0)
+    refused("train_set_size=-3", train_set_size=-3)
+    refused("temperature=0", temperature=0)
+    refused("temperature=-1", temperature=-1.0)
+    refused("temperature=nan", temperature=float("nan"))
+    refused("momentum=1", momentum=1.0)
+    refused("eps=0", eps=0)
+    refused("kl_weight=-1", kl_weight=-1)
+    refused("initial_strength=0", initial_strength=0)
+    refused("init='zeros'", init="zeros")
+    refused("no entry for 'w'", prior=bb.BernoulliPosterior({"v": entry}))
+    refused(r"\(6, 4\) for 'w'", prior=bb.BernoulliPosterior({"w": entry.T}))
+    refused("infinite for 'w'", prior=bb.BernoulliPosterior({"w": entry + torch.inf}))
+    refused("infinite for 'w'", init=bb.BernoulliPosterior({"w": entry - torch.inf}))
+    with pytest.raises(InvalidInput, match="NaN"):
+        bb.BernoulliPosterior({"w": entry * torch.nan})
+
+
+def test_a_refused_group_leaves_the_optimizer_as_it_was() -> None:
+    optimizer = bayesbinn([("w", layer().weight)])
+    other = layer().weight
+    with pytest.raises(InvalidInput, match="temperature"):
+        optimizer.add_param_group({"params": [("v", other)], "temperature": -1.0})
+    assert len(optimizer.param_groups) == 1
+    assert other not in optimizer.state
+    optimizer.add_param_group({"params": [("v", other)], "temperature": 1.0})
+    assert set(optimizer.posterior().natural) == {"w", "v"}
+
+
+def test_wrapper_prefixes_are_stripped() -> None:
+    model = nn.Sequential(layer())
+    wrapped = torch.compile(model, backend="eager")
+    binary, _ = bb.split_parameters(wrapped)
+    assert [name for name, _ in binary] == ["0.weight"]
+    optimizer = bayesbinn([(f"module.{name}", p) for name, p in wrapped.named_parameters()])
+    assert list(optimizer.posterior().natural) == ["0.weight"]
+    optimizer.posterior().apply(nn.DataParallel(model))
+
+
+def test_momentum_may_be_switched_on_later() -> None:
+    linear = layer()
+    optimizer = bayesbinn([("w", linear.weight)])
+    for momentum in (0.0, 0.9):
+        optimizer.param_groups[0]["momentum"] = momentum
+        with optimizer.sampled_params(train=True):
+            linear(torch.ones(2, 6)).sum().backward()
+        optimizer.step()
+    assert optimizer.state[linear.weight]["momentum"].abs().sum() > 0
+
+
+def test_the_state_holds_nothing_that_can_be_computed() -> None:
+    linear = layer()
+    plain = bayesbinn([("w", linear.weight)])
+    assert set(plain.state[linear.weight]) == {"step", "natural"}
+    prior = plain.posterior()
+    full = bayesbinn([("w", linear.weight)], momentum=0.9, prior=prior)
+    assert set(full.state[linear.weight]) == {"step", "natural", "momentum", "prior"}
+
+
+# ---- LR-net: where its weights may go --------------------------------------------------------------
+
+
+class Product(nn.Module):
+    """Uses its weight in a way that `operation` chooses."""
+
+    def __init__(self, operation: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 6))
+        self.operation = operation
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.operation(x, self.weight)
+        return output
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x, w: x @ w.T,
+        lambda x, w: torch.einsum("bi,oi->bo", x, w),
+        lambda x, w: F.linear(x, w.abs()),
+        lambda x, w: F.linear(w, x),
+        lambda x, w: torch.cat([F.linear(x, w), w[:, :3]]),
+        lambda x, w: x @ w.transpose(0, 1),
+    ],
+)
+def test_lrnet_refuses_operations_it_cannot_sample(operation: Any) -> None:
+    model = Product(operation)
+    optimizer = bb.LRNet([("the.weight", model.weight)], seed=0)
+    before = model.weight.detach().clone()
+    with pytest.raises(InvalidUse, match=r"'the\.weight' reaches"), optimizer.sampled_params(train=True):
+        model(torch.ones(2, 6)).sum().backward()
+    assert torch.equal(before, model.weight)
+
+
+def test_lrnet_allows_keyword_weights_and_inspection() -> None:
+    model = Product(lambda x, w: F.linear(input=x, weight=w, bias=None))
+    optimizer = bb.LRNet([("w", model.weight)], seed=0)
+    with optimizer.sampled_params(train=True):
+        assert model.weight.shape == (3, 6)
+        model(torch.ones(2, 6)).sum().backward()
+        with torch.no_grad():
+            model.weight.norm()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def test_lrnet_draws_new_noise_for_every_call_and_sample() -> None:
+    linear = layer()
+    optimizer = bb.LRNet([("w", linear.weight)], seed=0)
+    outputs = []
+    for _ in range(2):
+        with optimizer.sampled_params(train=True):
+            outputs += [linear(torch.ones(1, 6)).detach(), linear(torch.ones(1, 6)).detach()]
+    assert len({tuple(output.flatten().tolist()) for output in outputs}) == 4
+
+
+# ---- samples over ranks ------------------------------------------------------------------------------
+
+
+def _rank(rank: int, folder: str, independent: bool) -> None:
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    torch.manual_seed(rank)  # other seed and other weights on every rank: rank 0 decides
+    linear = layer()
+    optimizer = bayesbinn(
+        [("w", linear.weight)], seed=None, init="sign", initial_strength=0.5, independent_noise=independent
+    )
+    drawn = []
+    for _ in range(3):
+        with optimizer.sampled_params(train=True):
+            drawn.append(linear.weight.detach().clone())
+            linear(torch.ones(2, 6)).square().sum().backward()
+        if not independent:
+            dist.all_reduce(linear.weight.grad, op=dist.ReduceOp.SUM)
+        optimizer.step()
+    torch.save({"natural": optimizer.posterior().natural["w"], "drawn": drawn}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_ranks_agree_on_everything_but_independent_noise(tmp_path: Any, independent: bool) -> None:
+    torch.multiprocessing.spawn(_rank, args=(str(tmp_path), independent), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert torch.equal(first["natural"], second["natural"])
+    same_noise = all(torch.equal(a, b) for a, b in zip(first["drawn"], second["drawn"], strict=True))
+    assert same_noise is not independent
