@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from torch import Tensor, nn
 
 from bayesbinn import metrics
 from bayesbinn.binary import check_binary, split_parameters
 from bayesbinn.calibration import calibrate, recalibrate
-from bayesbinn.data import Split
+from bayesbinn.data import Split, load_digits
 from bayesbinn.methods import get_method
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
-from bayesbinn.train import fit
+from bayesbinn.train import Epoch, fit
 
 SAMPLES = 50
 BATCH_SIZE = 32

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -146,9 +147,7 @@ def predict(
     scale = 1.0
     if posterior is not None:
         scale = posterior.logit_scale.mean if samples else posterior.logit_scale.mode
-    total: _ClassificationTotal | _RegressionTotal = (
-        _ClassificationTotal(len(x), scale) if task == "classification" else _RegressionTotal(len(x))
-    )
+    moments, dtype = _Moments(len(x) if x.ndim else 0), torch.float32
     with evaluating(model):
         for rows, outputs in sample_outputs(
             model,
@@ -160,8 +159,10 @@ def predict(
             statistics=statistics,
             memory_budget=memory_budget,
         ):
-            total.add(rows, outputs)
-    return Prediction(task, samples, total.result(samples))
+            dtype = torch.float64 if outputs.dtype is torch.float64 else torch.float32
+            moments.add(rows, _wide(outputs) if task == "regression" else _probabilities_and_entropy(outputs, scale))
+    tensors = (_regression if task == "regression" else _classification)(moments, samples)
+    return Prediction(task, samples, MappingProxyType({name: value.to(dtype) for name, value in tensors.items()}))
 
 
 # ---- a model as a function ---------------------------------------------------------------------
@@ -351,60 +352,49 @@ def _check_inputs(
 # ---- averages ------------------------------------------------------------------------------------
 
 
-class _ClassificationTotal:
-    """Sums of probabilities and entropies over samples."""
-
-    def __init__(self, inputs: int, scale: float) -> None:
-        self._inputs, self._scale = inputs, scale
-        self._probabilities, self._entropy = torch.empty(0), torch.empty(0)
-        self._dtype = torch.float32
-
-    def add(self, rows: slice, outputs: Tensor) -> None:
-        p = class_probabilities(outputs, self._scale)
-        if self._probabilities.numel() == 0:
-            self._probabilities = p.new_zeros(self._inputs, p.shape[-1])
-            self._entropy = p.new_zeros(self._inputs)
-            self._dtype = _result_dtype(outputs)
-        self._probabilities[rows] += p.sum(dim=0)
-        self._entropy[rows] += entropy(p).sum(dim=0)
-
-    def result(self, samples: int) -> dict[str, Tensor]:
-        count = max(samples, 1)
-        mean = self._probabilities / count
-        total = entropy(mean)
-        # Jensen's inequality makes this ≥ 0; rounding can miss it by an ulp.
-        information = (total - self._entropy / count).clamp(min=0) if samples else torch.zeros_like(total)
-        tensors = (mean, total, total - information, information)
-        return {k: v.to(self._dtype) for k, v in zip(_FIELDS["classification"], tensors, strict=True)}
-
-
-class _RegressionTotal:
+class _Moments:
     """Mean and sum of squared deviations over samples, merged group by group."""
 
     def __init__(self, inputs: int) -> None:
-        self._inputs = inputs
-        self._mean, self._squares = torch.empty(0), torch.empty(0)
-        self._count = torch.empty(0)
-        self._dtype = torch.float32
+        self._inputs, self._groups = inputs, 0
+        self.mean = self.squares = self._count = torch.empty(0)
 
-    def add(self, rows: slice, outputs: Tensor) -> None:
-        y = _wide(outputs)
-        if self._mean.numel() == 0:
-            self._mean = y.new_zeros(self._inputs, *y.shape[2:])
-            self._squares = torch.zeros_like(self._mean)
-            self._count = y.new_zeros(self._inputs, *[1] * (y.ndim - 2))
-            self._dtype = _result_dtype(outputs)
-        before, new = self._count[rows], len(y)
-        step = y.mean(dim=0) - self._mean[rows]
-        self._squares[rows] += (y - y.mean(dim=0)).square().sum(dim=0) + step.square() * before * new / (before + new)
-        self._mean[rows] += step * new / (before + new)
+    def add(self, rows: slice, values: Tensor) -> None:
+        """`values` [samples, rows, ...] are further samples of these rows."""
+        if self._groups == 0:
+            self.mean = values.new_zeros(self._inputs, *values.shape[2:])
+            self.squares = torch.zeros_like(self.mean)
+            self._count = values.new_zeros(self._inputs, *[1] * (values.ndim - 2))
+        self._groups += 1
+        before, new, mean = self._count[rows], len(values), values.mean(dim=0)
+        step = mean - self.mean[rows]
+        self.squares[rows] += (values - mean).square().sum(dim=0) + step.square() * before * new / (before + new)
+        self.mean[rows] += step * new / (before + new)
         self._count[rows] += new
 
-    def result(self, samples: int) -> dict[str, Tensor]:
-        std = (self._squares / (samples - 1)).sqrt() if samples else torch.zeros_like(self._mean)
-        if samples == 1:
-            std = torch.full_like(self._mean, torch.nan)
-        return {"mean": self._mean.to(self._dtype), "std": std.to(self._dtype)}
+
+def _probabilities_and_entropy(outputs: Tensor, scale: float) -> Tensor:
+    """[samples, batch, classes + 1]: what is averaged over samples."""
+    p = class_probabilities(outputs, scale)
+    return torch.cat([p, entropy(p).unsqueeze(-1)], dim=-1)
+
+
+def _classification(moments: _Moments, samples: int) -> dict[str, Tensor]:
+    probabilities, aleatoric = moments.mean[:, :-1], moments.mean[:, -1]
+    total = entropy(probabilities)
+    # Never below 0 by Jensen's inequality; rounding can miss that by an ulp.
+    information = (total - aleatoric).clamp(min=0) if samples else torch.zeros_like(total)
+    return {
+        "probabilities": probabilities,
+        "entropy": total,
+        "aleatoric": total - information,
+        "mutual_information": information,
+    }
+
+
+def _regression(moments: _Moments, samples: int) -> dict[str, Tensor]:
+    spread = moments.squares / (samples - 1) if samples != 1 else torch.full_like(moments.mean, torch.nan)
+    return {"mean": moments.mean, "std": spread.sqrt() if samples else torch.zeros_like(moments.mean)}
 
 
 def class_probabilities(outputs: Tensor, scale: float = 1.0) -> Tensor:
@@ -436,7 +426,3 @@ def entropy(probabilities: Tensor) -> Tensor:
 def _wide(outputs: Tensor) -> Tensor:
     """float64, so that the order of summation does not show; Apple's GPUs have none."""
     return outputs.to(torch.float32 if outputs.device.type == "mps" else torch.float64)
-
-
-def _result_dtype(outputs: Tensor) -> torch.dtype:
-    return torch.float64 if outputs.dtype is torch.float64 else torch.float32
