@@ -1,13 +1,19 @@
-// Walks through a range of a tensor in blocks of 32 elements.
+// Walks through a range of a tensor in blocks.
 #pragma once
 
+#include "elementary.hpp"
 #include "kernels.hpp"
 #include "noise.hpp"
 
 namespace bayesbinn {
 namespace {
 
-static_assert(BLOCK == (int)RANGE_ALIGNMENT, "a range begins with a block of noise");
+// Elements worked on together: several blocks of noise, so that the processor overlaps the long
+// chains of one with those of the next.
+constexpr int BLOCK = 4 * NOISE_BLOCK;
+constexpr int VECTORS = BLOCK / LANES;
+
+static_assert(BLOCK == (int)RANGE_ALIGNMENT, "a range begins with a block");
 
 struct Stored {
     BAYESBINN_INLINE void operator()(float *to, F x) const { store(to, x); }
@@ -57,6 +63,15 @@ BAYESBINN_INLINE void each_block(const Arrays &arrays, Range range, Body body) {
     body(b, padded, Stored{});
     for (int k = 0; k < COUNT; k++)
         if ((WRITTEN >> k & 1) && block.at[k]) __builtin_memcpy(block.at[k], copy[k], rest * sizeof(float));
+}
+
+// δ = ½·log(u/(1−u)) for block b.
+BAYESBINN_INLINE void logistic_noise(const NoiseStream &noise, uint64_t b, F (&delta)[VECTORS]) {
+    U bits[VECTORS];
+    constexpr int PARTS = BLOCK / NOISE_BLOCK;
+    for (int part = 0; part < PARTS; part++)
+        noise.bits(b * PARTS + (uint64_t)part, bits + part * NOISE_VECTORS);
+    for (int v = 0; v < VECTORS; v++) delta[v] = half_logit(uniform(bits[v]));
 }
 
 // Whether |x| ≥ bound for the whole block.

@@ -4,6 +4,9 @@
 // w = sign(λ), s is a constant, and a block needs neither Philox nor exp and log. Under the
 // paper's τ = 1e-10 nearly all blocks are such, and the kernels run at the speed of the memory.
 // The short way gives the same bits as the long one.
+//
+// Long formulas are spread over several loops on a block, each short enough for the processor to
+// work on several iterations at once.
 
 #include "blocks.hpp"
 #include "rules.hpp"
@@ -52,7 +55,7 @@ BAYESBINN_INLINE void write_sample(const SampleSettings &set, const Arrays &x, R
             for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
         } else {
             F delta[VECTORS];
-            noise.logistic(b, delta);
+            logistic_noise(noise, b, delta);
             for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sample(block(1, v), delta[v]));
         }
     });
@@ -74,9 +77,11 @@ BAYESBINN_INLINE void with_scale(
     if (all_at_least(natural, set.certain)) {
         for (int v = 0; v < VECTORS; v++) use(v, broadcast(set.certain_scale));
     } else {
-        F delta[VECTORS];
-        noise.logistic(b, delta);
-        for (int v = 0; v < VECTORS; v++) use(v, gradient_scale(load(natural + v * LANES), delta[v], set));
+        F x[VECTORS];  // δ, then 1 − w², then s
+        logistic_noise(noise, b, x);
+        for (int v = 0; v < VECTORS; v++) x[v] = sample_slope(load(natural + v * LANES), x[v], set);
+        for (int v = 0; v < VECTORS; v++) x[v] = gradient_scale(load(natural + v * LANES), x[v], set);
+        for (int v = 0; v < VECTORS; v++) use(v, x[v]);
     }
 }
 
@@ -154,11 +159,13 @@ void bop_update(float rate, float one_minus_rate, float threshold, const Arrays 
 
 void pmf_update(const AdamSettings &set, float beta, float half_beta, const Arrays &x, Range range) {
     each_block<8, 127>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        F m[VECTORS];  // w = tanh(β(ũ₊ − ũ₋)/2), then tanh(β·w/2)
+        for (int v = 0; v < VECTORS; v++) m[v] = tanh((block(2, v) - block(1, v)) * half_beta);
+        for (int v = 0; v < VECTORS; v++) m[v] = tanh(m[v] * half_beta);
         for (int v = 0; v < VECTORS; v++) {
+            const LogitGradients g = pmf_logit_gradients(m[v], block(7, v), beta);
             F minus = block(1, v), first_minus = block(3, v), second_minus = block(5, v);
             F plus = block(2, v), first_plus = block(4, v), second_plus = block(6, v);
-            const F weight = tanh((plus - minus) * half_beta);
-            const LogitGradients g = pmf_logit_gradients(weight, block(7, v), beta, half_beta);
             adam_step(minus, first_minus, second_minus, g.minus, set);
             adam_step(plus, first_plus, second_plus, g.plus, set);
             block.set(1, v, minus);
@@ -176,17 +183,18 @@ void pmf_update(const AdamSettings &set, float beta, float half_beta, const Arra
 BAYESBINN_INLINE I nonfinite(F x) { return ((I)x & 0x7f800000) == 0x7f800000; }
 
 bool all_finite(const float *values, size_t count) {
-    I found[VECTORS] = {};
+    constexpr int CHAINS = 4;
+    constexpr size_t STRIDE = CHAINS * LANES;
+    I found[CHAINS] = {};
+    const auto look = [&found](const float *at) {
+        for (int k = 0; k < CHAINS; k++) found[k] |= nonfinite(load(at + k * LANES));
+    };
     size_t i = 0;
-    for (; i + BLOCK <= count; i += BLOCK)
-        for (int v = 0; v < VECTORS; v++) found[v] |= nonfinite(load(values + i + (size_t)(v * LANES)));
-    if (i < count) {
-        float copy[BLOCK] = {};
-        __builtin_memcpy(copy, values + i, (count - i) * sizeof(float));
-        for (int v = 0; v < VECTORS; v++) found[v] |= nonfinite(load(copy + v * LANES));
-    }
-    for (int v = 1; v < VECTORS; v++) found[0] |= found[v];
-    return !any(found[0]);
+    for (; i + STRIDE <= count; i += STRIDE) look(values + i);
+    float rest[STRIDE] = {};
+    __builtin_memcpy(rest, values + i, (count - i) * sizeof(float));
+    look(rest);
+    return !any(found[0] | found[1] | found[2] | found[3]);
 }
 
 BAYESBINN_INLINE uint8_t eight_signs(const float *values) {
@@ -206,7 +214,7 @@ void pack_signs(const float *values, size_t count, uint8_t *bits) {
 }
 
 void random_bits(uint64_t key, uint64_t draw, uint64_t b, uint32_t *words) {
-    U out[VECTORS];
+    U out[NOISE_VECTORS];
     NoiseStream(key, draw).bits(b, out);
     __builtin_memcpy(words, out, sizeof out);
 }

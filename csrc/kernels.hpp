@@ -7,7 +7,7 @@
 namespace bayesbinn {
 
 // Ranges begin at a multiple of this, so that they begin with a block of noise.
-constexpr size_t RANGE_ALIGNMENT = 32;
+constexpr size_t RANGE_ALIGNMENT = 128;
 
 struct Range {
     size_t begin, end;

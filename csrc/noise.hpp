@@ -1,15 +1,15 @@
-// Philox4x32-10 and the paper's noise δ, as src/bayesbinn/kernels/noise.py defines them:
+// Philox4x32-10 and uniform numbers, as src/bayesbinn/kernels/noise.py defines them:
 //
 //     element 32·b + 8·j + c   <-   word j of counter 8·b + c
 #pragma once
 
-#include "elementary.hpp"
+#include "vectors.hpp"
 
 namespace bayesbinn {
 namespace {
 
-constexpr int BLOCK = 32;
-constexpr int VECTORS = BLOCK / LANES;
+constexpr int NOISE_BLOCK = 32;
+constexpr int NOISE_VECTORS = NOISE_BLOCK / LANES;
 constexpr int ROUNDS = 10;
 
 // Word j of LANES successive counters, in halves: counters 0, 2, 4, ... in the low half of the
@@ -33,7 +33,7 @@ public:
     }
 
     // 32 random bits for each element of block b.
-    BAYESBINN_INLINE void bits(uint64_t b, U (&out)[VECTORS]) const {
+    BAYESBINN_INLINE void bits(uint64_t b, U *out) const {
         constexpr int PARTS = 8 / LANES;  // vectors per word of the block
         for (int part = 0; part < PARTS; part++) {
             const uint64_t counter = 8 * b + (uint64_t)(part * LANES);
@@ -43,14 +43,6 @@ public:
             philox(c);
             for (int j = 0; j < 4; j++) out[j * PARTS + part] = interleave(c[j]);
         }
-    }
-
-    // δ = ½·log(u/(1−u)), u = (k + ½)·2⁻²³ with 23 random bits k.
-    BAYESBINN_INLINE void logistic(uint64_t b, F (&delta)[VECTORS]) const {
-        U random[VECTORS];
-        bits(b, random);
-        for (int v = 0; v < VECTORS; v++)
-            delta[v] = half_logit((__builtin_convertvector((I)(random[v] >> 9), F) + 0.5f) * 0x1p-23f);
     }
 
 private:
@@ -84,6 +76,9 @@ private:
     uint64_t draw_;
     Wide k0_[ROUNDS], k1_[ROUNDS];
 };
+
+// u = (k + ½)·2⁻²³ with 23 random bits k
+BAYESBINN_INLINE F uniform(U bits) { return (__builtin_convertvector((I)(bits >> 9), F) + 0.5f) * 0x1p-23f; }
 
 }  // namespace
 }  // namespace bayesbinn

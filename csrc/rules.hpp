@@ -15,10 +15,14 @@ BAYESBINN_INLINE F relaxed_sample(F natural, F delta, const SampleSettings &set)
     return tanh((natural + delta) * set.inverse_temperature);
 }
 
+// 1 − w²
+BAYESBINN_INLINE F sample_slope(F natural, F delta, const ScaleSettings &set) {
+    return sech2((natural + delta) * set.inverse_temperature);
+}
+
 // s = ((1 − w²) + ε) / (τ·(v(λ) + ε))
-BAYESBINN_INLINE F gradient_scale(F natural, F delta, const ScaleSettings &set) {
-    const F w_slope = sech2((natural + delta) * set.inverse_temperature);
-    return (w_slope + set.eps) / ((sech2(natural) + set.eps) * set.temperature);
+BAYESBINN_INLINE F gradient_scale(F natural, F slope, const ScaleSettings &set) {
+    return (slope + set.eps) / ((sech2(natural) + set.eps) * set.temperature);
 }
 
 // (N/S)·Σ s⊙g + κ·(λ − λ₀), where pull = λ − λ₀
@@ -49,9 +53,9 @@ struct LogitGradients {
     F minus, plus;
 };
 
-// g₋ = −β·g·(1 + m(1 − m)/2), g₊ = β·g·(1 − m(1 + m)/2) with m = tanh(β·w/2)
-BAYESBINN_INLINE LogitGradients pmf_logit_gradients(F weight, F gradient, float beta, float half_beta) {
-    const F m = tanh(weight * half_beta), g = gradient * beta;
+// g₋ = −β·g·(1 + m(1 − m)/2), g₊ = β·g·(1 − m(1 + m)/2), where m = tanh(β·w/2)
+BAYESBINN_INLINE LogitGradients pmf_logit_gradients(F m, F gradient, float beta) {
+    const F g = gradient * beta;
     return {-(g * (m * (1.0f - m) * 0.5f + 1.0f)), g * (1.0f - m * (1.0f + m) * 0.5f)};
 }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -11,10 +12,16 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     help="Train, understand and ship neural networks whose weights are only -1 and +1.",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the data sets; otherwise BAYESBINN_DATA, the cache, or a download."),
+]
+RunFolder = Annotated[Path, typer.Argument(help="Folder of a run, as `bayesbinn train` wrote it.")]
 
 
 @app.command()
@@ -34,6 +41,116 @@ def demo(
 
 
 @app.command()
+def train(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help="A preset (see `bayesbinn presets`), a FILE.toml, or your own table, .npz or image folder."
+        ),
+    ],
+    method: Annotated[str | None, typer.Option(help="bayesbinn, ste, bop, pmf, lrnet or float.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the split, the start, the order and the noise.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Train for fewer epochs; the schedule is compressed.")] = None,
+    stop_after: Annotated[
+        int | None, typer.Option(help="Stop after this epoch of the unchanged schedule; resume by raising it.")
+    ] = None,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; default runs/NAME-METHOD-SEED. An existing run is resumed.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="The column of your table to predict.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="key=value: a setting of the method (lr=0.01) or section.key (training.batch_size=50)."
+        ),
+    ] = None,
+    checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between two checkpoints inside an epoch.")] = 3.0,
+    as_json: Json = False,
+) -> None:
+    """Train a binary network; a killed or interrupted run resumes where it was.
+
+    Examples: `bayesbinn train digits`, `bayesbinn train mnist --method ste --epochs 20`,
+    `bayesbinn train my.csv --label species`.
+    """
+    from rich.console import Console
+
+    from bayesbinn.commands import prepare, report
+    from bayesbinn.display import shown, stoppable
+    from bayesbinn.runs import Run
+
+    console = Console(stderr=True, highlight=False)
+    chosen = prepare(experiment, method, seed, epochs, label, changes or [], data_dir)
+    for note in chosen.notes:
+        console.print(note, soft_wrap=True)
+    run = Run.open(chosen.experiment, out or chosen.folder, data_dir)
+    if run.epoch > 1 or run.totals.batches:
+        console.print(f"resuming {run.folder} in epoch {run.epoch}, after {run.totals.batches} batches", soft_wrap=True)
+    with (
+        shown(console, chosen.experiment.method.name, chosen.experiment.training.epochs) as update,
+        stoppable() as should_stop,
+    ):
+        run.train(
+            stop_after=stop_after,
+            checkpoint_seconds=60 * checkpoint_minutes,
+            on_progress=update,
+            should_stop=should_stop,
+        )
+    summary = report(run.folder)
+    typer.echo(json.dumps(summary, indent=2) if as_json else _lines(summary))
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    samples: Annotated[int, typer.Option(help="Posterior samples behind the mean.")] = 10,
+    calibrate: Annotated[bool, typer.Option(help="Fit the logit scale on the validation part first.")] = True,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Score a run on its test data: accuracy, NLL, Brier score and calibration error, by mode and by mean."""
+    from bayesbinn.commands import evaluate_run
+
+    scores = evaluate_run(run, samples, calibrate, data_dir)
+    typer.echo(json.dumps(scores, indent=2) if as_json else _lines(scores))
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    inputs: Annotated[Path, typer.Argument(help="Inputs: .npz or .npy array, or a .csv or .parquet table.")],
+    out: Annotated[Path, typer.Option(help="Where to write: .csv, .parquet or .json.")] = Path("predictions.csv"),
+    samples: Annotated[int, typer.Option(help="Posterior samples; 0 predicts by the mode.")] = 10,
+    data_dir: DataDir = None,
+) -> None:
+    """Predict a file of inputs: classes, probabilities and uncertainty."""
+    from bayesbinn.commands import predict_file
+
+    count = predict_file(run, inputs, out, samples, data_dir)
+    typer.echo(f"{count} predictions written to {out}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A table or figure of the paper, or `list`.")],
+    seeds: Annotated[int, typer.Option(help="Seeds per cell.")] = 1,
+    epochs: Annotated[int | None, typer.Option(help="Epochs per run; the schedule is compressed.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Comma-separated methods; default: all of the table.")] = None,
+    width: Annotated[float | None, typer.Option(help="Width factor of the networks, for small machines.")] = None,
+    runs: Annotated[Path, typer.Option(help="Where runs are kept; finished ones are reused.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Where tables and figures are written.")] = Path("results/paper"),
+    data_dir: DataDir = None,
+) -> None:
+    """Reproduce a table or figure of the paper, next to the paper's own numbers."""
+    from bayesbinn.paper import reproduce as run_reproduction
+
+    for line in run_reproduction(
+        name, seeds=seeds, epochs=epochs, methods=methods, width=width, runs=runs, out=out, data_dir=data_dir
+    ):
+        typer.echo(line)
+
+
+@app.command()
 def methods(as_json: Json = False) -> None:
     """List the methods with their settings and defaults."""
     from bayesbinn.methods import METHODS
@@ -49,14 +166,63 @@ def methods(as_json: Json = False) -> None:
 
 
 @app.command()
+def presets(as_json: Json = False) -> None:
+    """List the experiments that `train` knows by name."""
+    from bayesbinn.experiments.config import describe_presets
+
+    rows = describe_presets()
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for name, row in rows.items():
+        typer.echo(f"{name:22} {row['title']}\n{'':22} methods: {', '.join(row['methods'])}")
+
+
+@app.command("data")
+def data_command(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """List the data sets, and where each was found."""
+    from dataclasses import asdict
+
+    from bayesbinn.data import available
+
+    rows = available(data_dir)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    for row in rows:
+        typer.echo(f"{row.name:10} {row.description}\n{'':10} {row.where or row.advice}")
+
+
+@app.command()
+def summary(
+    experiment: Annotated[str, typer.Argument(help="A preset, a FILE.toml or the folder of a run.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Show a network layer by layer: binary and real parameters, bytes, multiply-adds."""
+    from bayesbinn.commands import summarise
+
+    result = summarise(experiment, data_dir)
+    typer.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+
+
+@app.command()
 def info(as_json: Json = False) -> None:
     """Tell versions, and which kernels are in use, and why."""
     from bayesbinn.environment import describe
 
     facts = describe()
-    if as_json:
-        typer.echo(json.dumps(facts, indent=2))
-        return
+    typer.echo(json.dumps(facts, indent=2) if as_json else _lines(facts))
+
+
+def _lines(facts: dict[str, Any]) -> str:
     width = max(map(len, facts))
-    for key, value in facts.items():
-        typer.echo(f"{key:{width}}  {value}")
+    return "\n".join(f"{key:{width}}  {_text(value)}" for key, value in facts.items())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, dict):
+        return "  ".join(f"{key} {_text(each)}" for key, each in value.items())
+    return str(value)

@@ -42,9 +42,9 @@ class BernoulliPosterior:
 
     λ = ±inf is a point mass (STE-Adam, Bop). The tensors are copies: training on changes nothing here.
 
-    >>> posterior = BernoulliPosterior({"w": torch.tensor([0.0, 1.0, -20.0])})
+    >>> posterior = BernoulliPosterior({"w": torch.tensor([0.0, 1.0, -3.0])})
     >>> posterior.probability()["w"]
-    tensor([0.5000, 0.8808, 0.0000])
+    tensor([0.5000, 0.8808, 0.0025])
     >>> posterior.mode()["w"]
     tensor([ 1.,  1., -1.])
     """
@@ -56,6 +56,8 @@ class BernoulliPosterior:
         for name, value in natural.items():
             if bool(torch.isnan(value).any()):
                 raise InvalidInput(f"λ of {name!r} contains NaN")
+            if canonical_name(name) in copies:
+                raise InvalidInput(f"two parameters are called {canonical_name(name)!r}; names must be unique")
             copies[canonical_name(name)] = value.detach().to(torch.float32, copy=True).contiguous()
         self._natural = MappingProxyType(copies)
         self._logit_scale = logit_scale or LogitScale()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap  # type: ignore[attr-defined]
+from torch.func import functional_call, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -147,7 +147,7 @@ def predict(
     scale = 1.0
     if posterior is not None:
         scale = posterior.logit_scale.mean if samples else posterior.logit_scale.mode
-    moments, dtype = _Moments(len(x) if x.ndim else 0), torch.float32
+    moments, dtype = _Moments(x), torch.float32
     with evaluating(model):
         for rows, outputs in sample_outputs(
             model,
@@ -273,7 +273,7 @@ def sample_outputs(
     # The first sample runs alone and shows how much memory one needs.
     first, at_once = tensors(0), 1
     for rows in batches:
-        with _LargestTensor() as largest:
+        with _LargestTensor() as largest:  # type: ignore[no-untyped-call, unused-ignore]
             outputs = _without_randomness(network, first, x[rows])
         if rows.start == 0 and samples > 1:
             weights = sum(value.nbytes for value in first.values())
@@ -321,7 +321,7 @@ def _without_randomness(network: PureNetwork, tensors: Weights, x: Tensor) -> Te
     return output
 
 
-class _LargestTensor(TorchDispatchMode):
+class _LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
     """Notes the size of the largest tensor that any operation returns."""
 
     bytes = 0
@@ -335,12 +335,14 @@ class _LargestTensor(TorchDispatchMode):
 
 
 def _check_inputs(
-    posterior: BernoulliPosterior | None, x: Tensor, samples: int, batch_size: int | None, memory_budget: int | None
+    posterior: BernoulliPosterior | None, x: Any, samples: int, batch_size: int | None, memory_budget: int | None
 ) -> None:
     if samples < 0:
         raise InvalidInput(f"samples={samples}: it must be 0 (the mode) or more")
     if posterior is None and samples:
         raise InvalidInput(f"samples={samples} without a posterior: pass one, or samples=0 for the weights as they are")
+    if not isinstance(x, Tensor):
+        raise InvalidInput(f"x is a {type(x).__name__}; pass a torch tensor")
     if x.ndim == 0 or len(x) == 0:
         raise InvalidInput(f"x has shape {tuple(x.shape)}; at least one input along the first axis is needed")
     if batch_size is not None and batch_size < 1:
@@ -355,16 +357,16 @@ def _check_inputs(
 class _Moments:
     """Mean and sum of squared deviations over samples, merged group by group."""
 
-    def __init__(self, inputs: int) -> None:
-        self._inputs, self._groups = inputs, 0
+    def __init__(self, x: Tensor) -> None:
+        self._x, self._groups = x, 0
         self.mean = self.squares = self._count = torch.empty(0)
 
     def add(self, rows: slice, values: Tensor) -> None:
         """`values` [samples, rows, ...] are further samples of these rows."""
         if self._groups == 0:
-            self.mean = values.new_zeros(self._inputs, *values.shape[2:])
+            self.mean = values.new_zeros(len(self._x), *values.shape[2:])
             self.squares = torch.zeros_like(self.mean)
-            self._count = values.new_zeros(self._inputs, *[1] * (values.ndim - 2))
+            self._count = values.new_zeros(len(self._x), *[1] * (values.ndim - 2))
         self._groups += 1
         before, new, mean = self._count[rows], len(values), values.mean(dim=0)
         step = mean - self.mean[rows]
@@ -375,7 +377,7 @@ class _Moments:
 
 def _probabilities_and_entropy(outputs: Tensor, scale: float) -> Tensor:
     """[samples, batch, classes + 1]: what is averaged over samples."""
-    p = class_probabilities(outputs, scale)
+    p = torch.softmax(class_logits(outputs) * scale, dim=-1)
     return torch.cat([p, entropy(p).unsqueeze(-1)], dim=-1)
 
 
@@ -393,25 +395,24 @@ def _classification(moments: _Moments, samples: int) -> dict[str, Tensor]:
 
 
 def _regression(moments: _Moments, samples: int) -> dict[str, Tensor]:
-    spread = moments.squares / (samples - 1) if samples != 1 else torch.full_like(moments.mean, torch.nan)
-    return {"mean": moments.mean, "std": spread.sqrt() if samples else torch.zeros_like(moments.mean)}
+    # At the mode the squares are 0; one sample has no unbiased estimate: 0/0.
+    variance = moments.squares / (samples - 1) if samples else moments.squares
+    return {"mean": moments.mean, "std": variance.sqrt()}
 
 
-def class_probabilities(outputs: Tensor, scale: float = 1.0) -> Tensor:
-    """Softmax of the scaled logits [samples, batch, classes]; one logit is that of class 1 of two.
+def class_logits(outputs: Tensor) -> Tensor:
+    """Logits [samples, batch, classes] from a classifier's outputs; one logit is that of class 1 of two.
 
-    >>> class_probabilities(torch.tensor([[[0.0]]])).tolist()
-    [[[0.5, 0.5]]]
+    >>> class_logits(torch.tensor([[2.0, -1.0]])).tolist()
+    [[[0.0, 2.0], [0.0, -1.0]]]
     """
     if outputs.ndim == 2:
         outputs = outputs.unsqueeze(-1)
     if outputs.ndim != 3:
         shape = tuple(outputs.shape[1:])
         raise InvalidInput(f"the model returned shape {shape}; classification needs [batch, classes] or [batch]")
-    z = _wide(outputs) * scale
-    if z.shape[-1] == 1:
-        z = torch.cat([torch.zeros_like(z), z], dim=-1)
-    return torch.softmax(z, dim=-1)
+    z = _wide(outputs)
+    return torch.cat([torch.zeros_like(z), z], dim=-1) if z.shape[-1] == 1 else z
 
 
 def entropy(probabilities: Tensor) -> Tensor:
@@ -420,7 +421,8 @@ def entropy(probabilities: Tensor) -> Tensor:
     >>> round(entropy(torch.tensor([0.5, 0.5, 0.0])).item(), 4)
     0.6931
     """
-    return torch.special.entr(probabilities).sum(dim=-1)
+    terms: Tensor = torch.special.entr(probabilities)
+    return terms.sum(dim=-1)
 
 
 def _wide(outputs: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
-"""The only training loop: any model, any method."""
+"""The only training loop: any model, any method, any batches."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,78 @@ from torch.nn import functional as F
 
 from bayesbinn.errors import InvalidInput
 from bayesbinn.methods.contract import BinaryOptimizer
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass
+class Totals:
+    """Sums over the batches of an epoch so far, as the network was trained: sampled weights, batch statistics."""
+
+    loss: float = 0.0
+    correct: int = 0
+    seen: int = 0
+    batches: int = 0
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / max(self.seen, 1)
+
+    @property
+    def accuracy(self) -> float:
+        """In percent."""
+        return 100 * self.correct / max(self.seen, 1)
+
+
+def correct_predictions(output: Tensor, targets: Tensor) -> int:
+    """How many classes are right; 0 for regression. A single logit decides between two classes."""
+    output = output.detach()
+    if output.dim() == 2 and output.shape[1] > 1 and not targets.is_floating_point():
+        return int((output.argmax(1) == targets).sum())
+    if output.numel() == targets.numel() and not targets.is_floating_point():
+        return int(((output.flatten() > 0) == (targets > 0)).sum())
+    return 0
+
+
+def train_batches(
+    model: nn.Module,
+    optimizer: BinaryOptimizer,
+    batches: Iterable[Batch],
+    totals: Totals,
+    *,
+    loss: Loss = F.cross_entropy,
+    real_optimizer: torch.optim.Optimizer | None = None,
+    mc_samples: int = 1,
+    before_batch: Callable[[], None] = lambda: None,
+    after_batch: Callable[[], None] = lambda: None,
+) -> None:
+    """Train on batches one after the other, adding to `totals`. The callbacks see every batch pass by."""
+    model.train()
+    for x, y in batches:
+        before_batch()
+        if real_optimizer is not None:
+            real_optimizer.zero_grad()
+        for _ in range(mc_samples):
+            with optimizer.sampled_params(train=True):
+                output = model(x)
+                value = loss(output, y)
+                value.backward()
+        optimizer.step()
+        if real_optimizer is not None:
+            real_optimizer.step()
+        totals.loss += value.item() * len(x)
+        totals.correct += correct_predictions(output, y)
+        totals.seen += len(x)
+        totals.batches += 1
+        after_batch()
+
+
+def set_learning_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float) -> None:
+    """Set every group to `factor` times the rate it started with, which is kept in the group."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
 
 
 @dataclass(frozen=True)
@@ -22,22 +95,19 @@ class Epoch:
     lr: float
     train_loss: float
     train_accuracy: float
-    """In percent, as the network was trained: sampled weights, batch statistics."""
+    """In percent."""
     flip_ratio: float
     """The share of binary weights whose sign changed during the epoch."""
     seconds: float
 
 
-def cosine(step: int, steps: int) -> float:
-    """The factor on the learning rate in epoch `step` of `steps`, counted from 1; 0 in the last.
-
-    The authors advance their schedule at the start of an epoch, so that the first epoch already
-    trains below the initial rate.
+def cosine(epoch: int, epochs: int) -> float:
+    """The factor on the learning rate in epoch `epoch` of `epochs`, counted from 1; 0 in the last.
 
     >>> cosine(1, 2), cosine(2, 2)
     (0.5, 0.0)
     """
-    return 0.5 * (1 + torch.cos(torch.tensor(torch.pi * step / steps, dtype=torch.float64)).item())
+    return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
 def fit(
@@ -49,70 +119,44 @@ def fit(
     epochs: int,
     batch_size: int,
     schedule: Callable[[int, int], float] = cosine,
-    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    loss: Loss = F.cross_entropy,
     real_optimizer: torch.optim.Optimizer | None = None,
     seed: int = 0,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> list[Epoch]:
-    """Train on tensors in memory; a last incomplete batch is trained on too, unless it holds one example.
+    """Train on tensors in memory, in a new random order every epoch.
 
-    (BatchNorm has no statistics of a single example.)
+    A last batch of a single example is left out: BatchNorm has no statistics of it.
     """
     if len(inputs) != len(targets) or len(inputs) < 2:
         raise InvalidInput(f"{len(inputs)} inputs and {len(targets)} targets: equal numbers, 2 or more, are needed")
     optimizers = [optimizer] if real_optimizer is None else [optimizer, real_optimizer]
-    initial = [[group["lr"] for group in o.param_groups] for o in optimizers]
     generator = torch.Generator().manual_seed(seed)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     history = []
     for number in range(1, epochs + 1):
-        for each, rates in zip(optimizers, initial, strict=True):
-            for group, rate in zip(each.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(number, epochs)
-        order = torch.randperm(len(inputs), generator=generator).to(inputs.device)
-        epoch = _one_epoch(model, optimizer, real_optimizer, inputs, targets, order.split(batch_size), loss, number)
+        started = time.perf_counter()
+        set_learning_rates(optimizers, schedule(number, epochs))
+        before = [p.detach().clone() for p in parameters]
+        order = torch.randperm(len(inputs), generator=generator).to(inputs.device).split(batch_size)
+        totals = Totals()
+        batches = ((inputs[rows], targets[rows]) for rows in order if len(rows) > 1)
+        train_batches(model, optimizer, batches, totals, loss=loss, real_optimizer=real_optimizer)
+        epoch = Epoch(
+            number=number,
+            lr=optimizer.param_groups[0]["lr"],
+            train_loss=totals.mean_loss,
+            train_accuracy=totals.accuracy,
+            flip_ratio=flips(before, parameters),
+            seconds=time.perf_counter() - started,
+        )
         history.append(epoch)
         on_epoch(epoch)
     return history
 
 
-def _one_epoch(
-    model: nn.Module,
-    optimizer: BinaryOptimizer,
-    real_optimizer: torch.optim.Optimizer | None,
-    inputs: Tensor,
-    targets: Tensor,
-    batches: tuple[Tensor, ...],
-    loss: Callable[[Tensor, Tensor], Tensor],
-    number: int,
-) -> Epoch:
-    started = time.perf_counter()
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    before = [p.detach().clone() for p in parameters]
-    total, correct, seen = 0.0, 0, 0
-    model.train()
-    for rows in batches:
-        if len(rows) == 1:
-            continue
-        x, y = inputs[rows], targets[rows]
-        if real_optimizer is not None:
-            real_optimizer.zero_grad()
-        with optimizer.sampled_params(train=True):
-            output = model(x)
-            value = loss(output, y)
-            value.backward()
-        optimizer.step()
-        if real_optimizer is not None:
-            real_optimizer.step()
-        total += value.item() * len(rows)
-        seen += len(rows)
-        if output.dim() == 2 and not y.is_floating_point():
-            correct += int((output.detach().argmax(1) == y).sum())
-    flipped = sum(int((a != p.detach()).sum()) for a, p in zip(before, parameters, strict=True))
-    return Epoch(
-        number=number,
-        lr=optimizer.param_groups[0]["lr"],
-        train_loss=total / seen,
-        train_accuracy=100 * correct / seen,
-        flip_ratio=flipped / sum(p.numel() for p in parameters),
-        seconds=time.perf_counter() - started,
-    )
+def flips(before: Iterable[Tensor], after: Iterable[Tensor]) -> float:
+    """The share of weights whose sign differs."""
+    pairs = list(zip(before, after, strict=True))
+    changed = sum(int(((a >= 0) != (b.detach() >= 0)).sum()) for a, b in pairs)
+    return changed / sum(a.numel() for a, _ in pairs)

@@ -1,6 +1,16 @@
-"""Data sets as whole tensors in memory."""
+"""Data sets as whole tensors in memory, and batches made of them.
+
+>>> dataset = load("digits")
+>>> parts = dataset.split(validation=0.1, seed=1)
+>>> x, y = next(iter(parts.train.batches(100, seed=1, epoch=1, augment=True)))
+>>> x.shape, y.shape
+(torch.Size([100, 64]), torch.Size([100]))
+"""
 
 from bayesbinn.data.arrays import Split
+from bayesbinn.data.batches import Batches, Part
+from bayesbinn.data.catalog import Available, available, load
+from bayesbinn.data.dataset import Dataset, Parts
 from bayesbinn.data.digits import load_digits
 
-__all__ = ["Split", "load_digits"]
+__all__ = ["Available", "Batches", "Dataset", "Part", "Parts", "Split", "available", "load", "load_digits"]

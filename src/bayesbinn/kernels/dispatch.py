@@ -1,21 +1,59 @@
-"""Chooses, tensor by tensor, between the native kernels and the torch twin, and moves the results."""
+"""Chooses between the native kernels and the torch twin.
+
+Each function below is the twin's sweep over one parameter. `_kernel` makes it accept lists of
+tensors, all parameters of a group in one call, and hands the call to the native kernel of the
+same name where memory allows: float32, contiguous, on the CPU.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesbinn.kernels import twin
+from bayesbinn.kernels import native, twin
 from bayesbinn.kernels.elementary import tanh
 from bayesbinn.kernels.twin import AdamSettings, RuleSettings
 
 # The twin walks through CPU tensors in pieces that stay in the cache; a GPU wants the whole tensor.
 CPU_CHUNK = 1 << 15
 
-Tensors = Sequence[Tensor]
-MaybeTensors = Sequence[Tensor | None]
+
+def _kernel(lists: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Lift a sweep over one parameter, whose first `lists` arguments belong to it, to lists of parameters."""
+
+    def lift(sweep: Callable[..., None]) -> Callable[..., None]:
+        compiled = getattr(native, sweep.__name__)
+
+        @wraps(sweep)
+        def run(*arguments: Any) -> None:
+            columns, scalars = arguments[:lists], arguments[lists:]
+            if native.available and native.usable(*(x for column in columns for x in column if isinstance(x, Tensor))):
+                compiled(*arguments)
+                return
+            for row in zip(*columns, strict=True):
+                staged = [_stage(x) for x in row]
+                if native.available and native.usable(*(x for x in staged if isinstance(x, Tensor))):
+                    compiled(*([x] for x in staged), *scalars)
+                else:
+                    with torch.no_grad():
+                        sweep(*staged, *scalars)
+                if staged[0] is not row[0]:
+                    row[0].detach().copy_(staged[0])
+
+        return run
+
+    return lift
+
+
+def _stage(x: Any) -> Any:
+    """A float32 tensor with its elements in logical order: itself where it is one already."""
+    if not isinstance(x, Tensor) or (x.dtype is torch.float32 and x.is_contiguous()):
+        return x
+    return x.detach().to(torch.float32).contiguous()
 
 
 def _pieces(tensor: Tensor) -> Iterator[slice]:
@@ -25,177 +63,159 @@ def _pieces(tensor: Tensor) -> Iterator[slice]:
         yield slice(start, min(start + chunk, size))
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    """A float32 vector of the elements in logical order: the tensor's own memory where that is possible."""
-    return tensor.detach().contiguous().view(-1).to(torch.float32)
-
-
-def _write(parameter: Tensor, source: Tensor, compute: Callable[[Tensor, int], Tensor]) -> None:
-    """p ← compute(source), piece by piece; `compute` also gets the index of a piece's first element.
+def _fill(target: Tensor, source: Tensor, compute: Callable[[Tensor, int], Tensor]) -> None:
+    """target ← compute(source), piece by piece; `compute` also gets the index of a piece's first element.
 
     In-place torch operations advance autograd's version counter.
     """
-    own = parameter.dtype is torch.float32 and parameter.is_contiguous()
-    target = parameter.detach().view(-1) if own else torch.empty_like(source).view(-1)
-    source = source.view(-1)
+    target, source = target.detach().view(-1), source.view(-1)
     for piece in _pieces(source):
         target[piece] = compute(source[piece], piece.start)
-    if not own:
-        parameter.detach().copy_(target.view(parameter.shape))
 
 
-@torch.no_grad()
-def first_nonfinite(tensors: Tensors) -> int | None:
+def first_nonfinite(tensors: Sequence[Tensor]) -> int | None:
     """The index of the first tensor that holds a NaN or an infinity."""
+    if native.available and native.usable(*tensors):
+        return native.first_nonfinite(tensors)
     for index, tensor in enumerate(tensors):
         if not bool(torch.isfinite(tensor).all()):
             return index
     return None
 
 
-@torch.no_grad()
-def write_sign(parameters: Tensors, sources: Tensors) -> None:
+@_kernel(lists=2)
+def write_sign(parameter: Tensor, source: Tensor) -> None:
     """p ← sign(source)."""
-    for parameter, source in zip(parameters, sources, strict=True):
-        _write(parameter, source, lambda x, _: twin.sign(x))
+    _fill(parameter, source, lambda x, _: twin.sign(x))
 
 
-@torch.no_grad()
-def write_tanh(parameters: Tensors, sources: Tensors, scale: float) -> None:
+@_kernel(lists=2)
+def write_tanh(parameter: Tensor, source: Tensor, scale: float) -> None:
     """p ← tanh(scale·source)."""
-    for parameter, source in zip(parameters, sources, strict=True):
-        _write(parameter, source, lambda x, _: tanh(x * scale))
+    _fill(parameter, source, lambda x, _: tanh(x * scale))
 
 
-@torch.no_grad()
-def write_pmf_weights(parameters: Tensors, logits: Tensors, beta: float) -> None:
+@_kernel(lists=2)
+def write_pmf_weights(parameter: Tensor, logits: Tensor, beta: float) -> None:
     """p ← tanh(β(ũ₊ − ũ₋)/2); `logits` hold ũ₋ and ũ₊ along their first axis."""
-    write_tanh(parameters, [pair[1] - pair[0] for pair in logits], beta / 2)
+    _fill(parameter, logits[1] - logits[0], lambda x, _: tanh(x * (beta / 2)))
 
 
-@torch.no_grad()
-def write_relaxed_sample(
-    parameters: Tensors, naturals: Tensors, keys: Sequence[int], draw: int, temperature: float
-) -> None:
+@_kernel(lists=2)
+def write_pmf_sign(parameter: Tensor, logits: Tensor) -> None:
+    """p ← sign(ũ₊ − ũ₋)."""
+    _fill(parameter, logits[1] - logits[0], lambda x, _: twin.sign(x))
+
+
+@_kernel(lists=3)
+def write_relaxed_sample(parameter: Tensor, natural: Tensor, key: int, draw: int, temperature: float) -> None:
     """p ← tanh((λ + δ)/τ)."""
-    for parameter, natural, key in zip(parameters, naturals, keys, strict=True):
-        _write(parameter, natural, lambda x, at, key=key: twin.relaxed_sample(x, key, draw, at, temperature))  # type: ignore[misc]
+    _fill(parameter, natural, lambda x, first: twin.relaxed_sample(x, key, draw, first, temperature))
 
 
-@torch.no_grad()
-def write_hard_sample(parameters: Tensors, naturals: Tensors, keys: Sequence[int], draw: int) -> None:
+@_kernel(lists=3)
+def write_hard_sample(parameter: Tensor, natural: Tensor, key: int, draw: int) -> None:
     """p ← sign(λ + δ)."""
-    for parameter, natural, key in zip(parameters, naturals, keys, strict=True):
-        _write(parameter, natural, lambda x, at, key=key: twin.hard_sample(x, key, draw, at))  # type: ignore[misc]
+    _fill(parameter, natural, lambda x, first: twin.hard_sample(x, key, draw, first))
 
 
-@torch.no_grad()
+@_kernel(lists=4)
 def accumulate_scaled(
-    totals: Tensors,
-    naturals: Tensors,
-    gradients: Tensors,
-    keys: Sequence[int],
-    draw: int,
-    temperature: float,
-    eps: float,
+    total: Tensor, natural: Tensor, gradient: Tensor, key: int, draw: int, temperature: float, eps: float
 ) -> None:
     """total ← total + s⊙g, for the sample that `draw` names."""
-    for total, natural, gradient, key in zip(totals, naturals, gradients, keys, strict=True):
-        total, natural, gradient = total.view(-1), natural.view(-1), _flat(gradient)
-        for piece in _pieces(natural):
-            s = twin.gradient_scale(natural[piece], key, draw, piece.start, temperature, eps)
-            total[piece] += s * gradient[piece]
+    total, natural, gradient = total.view(-1), natural.view(-1), gradient.view(-1)
+    for piece in _pieces(natural):
+        s = twin.gradient_scale(natural[piece], key, draw, piece.start, temperature, eps)
+        total[piece] += s * gradient[piece]
 
 
-@torch.no_grad()
+@_kernel(lists=6)
 def bayesbinn_update(
-    parameters: Tensors,
-    naturals: Tensors,
-    gradients: Tensors,
-    momenta: MaybeTensors,
-    priors: MaybeTensors,
-    keys: Sequence[int],
+    parameter: Tensor,
+    natural: Tensor,
+    gradient: Tensor,
+    momentum: Tensor | None,
+    prior: Tensor | None,
+    key: int,
     draw: int | None,
     rule: RuleSettings,
 ) -> None:
-    """One step of the Bayesian learning rule on λ; the parameters then hold the new mode.
+    """One step of the Bayesian learning rule on λ; the parameter then holds the new mode.
 
-    `draw` names the sample that the gradients belong to; None says that they are Σ s⊙g already.
+    `draw` names the sample that the gradient belongs to; None says that it is Σ s⊙g already.
     """
-    for parameter, natural, gradient, momentum, prior, key in zip(
-        parameters, naturals, gradients, momenta, priors, keys, strict=True
-    ):
-        natural, gradient = natural.view(-1), _flat(gradient)
-        for piece in _pieces(natural):
-            scaled = gradient[piece]
-            if draw is not None:
-                s = twin.gradient_scale(natural[piece], key, draw, piece.start, rule.temperature, rule.eps)
-                scaled = s * scaled
-            new, average = twin.natural_gradient_step(
-                natural[piece],
-                scaled,
-                None if momentum is None else momentum.view(-1)[piece],
-                None if prior is None else prior.view(-1)[piece],
-                rule,
-            )
-            natural[piece] = new
-            if momentum is not None and average is not None:
-                momentum.view(-1)[piece] = average
-        _write(parameter, natural, lambda x, _: twin.sign(x))
+    flat, gradient = natural.view(-1), gradient.view(-1)
+    for piece in _pieces(flat):
+        scaled = gradient[piece]
+        if draw is not None:
+            s = twin.gradient_scale(flat[piece], key, draw, piece.start, rule.temperature, rule.eps)
+            scaled = s * scaled
+        new, average = twin.natural_gradient_step(
+            flat[piece],
+            scaled,
+            None if momentum is None else momentum.view(-1)[piece],
+            None if prior is None else prior.view(-1)[piece],
+            rule,
+        )
+        flat[piece] = new
+        if momentum is not None and average is not None:
+            momentum.view(-1)[piece] = average
+    _fill(parameter, natural, lambda x, _: twin.sign(x))
 
 
-@torch.no_grad()
-def adam(values: Tensors, gradients: Tensors, firsts: Tensors, seconds: Tensors, settings: AdamSettings) -> None:
-    """One Adam step on float32 `values`, in place (weight decay is coupled, as Adam's own)."""
-    for value, gradient, first, second in zip(values, gradients, firsts, seconds, strict=True):
-        value, gradient, first, second = (value.detach().view(-1), _flat(gradient), first.view(-1), second.view(-1))
-        for piece in _pieces(value):
-            g = gradient[piece]
-            if settings.weight_decay:
-                g = g + value[piece] * settings.weight_decay
-            step, first[piece], second[piece] = twin.adam_direction(g, first[piece], second[piece], settings)
-            value[piece] = value[piece] - step
+def _adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, settings: AdamSettings) -> None:
+    value, gradient, first, second = (x.detach().view(-1) for x in (value, gradient, first, second))
+    for piece in _pieces(value):
+        g = gradient[piece]
+        if settings.weight_decay:
+            g = g + value[piece] * settings.weight_decay
+        step, first[piece], second[piece] = twin.adam_direction(g, first[piece], second[piece], settings)
+        value[piece] = value[piece] - step
 
 
-@torch.no_grad()
+@_kernel(lists=4)
+def adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, settings: AdamSettings) -> None:
+    """One Adam step, in place (weight decay is coupled, as Adam's own)."""
+    _adam(value, gradient, first, second, settings)
+
+
+@_kernel(lists=5)
 def ste_update(
-    parameters: Tensors,
-    latents: Tensors,
-    gradients: Tensors,
-    firsts: Tensors,
-    seconds: Tensors,
+    parameter: Tensor,
+    latent: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
     clip: float,
     settings: AdamSettings,
 ) -> None:
     """Adam on the latent weights with the gradient at their signs, then clip; p ← sign(latent)."""
-    adam(latents, gradients, firsts, seconds, settings)
-    for latent in latents:
-        latent.clamp_(-clip, clip)
-    write_sign(parameters, latents)
+    _adam(latent, gradient, first, second, settings)
+    latent.clamp_(-clip, clip)
+    _fill(parameter, latent, lambda x, _: twin.sign(x))
 
 
-@torch.no_grad()
-def bop_update(parameters: Tensors, averages: Tensors, gradients: Tensors, rate: float, threshold: float) -> None:
+@_kernel(lists=3)
+def bop_update(parameter: Tensor, average: Tensor, gradient: Tensor, rate: float, threshold: float) -> None:
     """One step of Bop; the weights themselves are the state that flips."""
-    for parameter, average, gradient in zip(parameters, averages, gradients, strict=True):
-        flipped, new = twin.bop_step(_flat(parameter), average.view(-1), _flat(gradient), rate, threshold)
-        average.view(-1).copy_(new)
-        parameter.detach().copy_(flipped.view(parameter.shape))
+    flipped, new = twin.bop_step(parameter.detach(), average, gradient, rate, threshold)
+    average.copy_(new)
+    parameter.detach().copy_(flipped)
 
 
-@torch.no_grad()
+@_kernel(lists=5)
 def pmf_update(
-    parameters: Tensors,
-    logits: Tensors,
-    gradients: Tensors,
-    firsts: Tensors,
-    seconds: Tensors,
+    parameter: Tensor,
+    logits: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
     beta: float,
     settings: AdamSettings,
 ) -> None:
-    """Adam on the two logits of each weight; the parameters then hold the rounded weights."""
-    for parameter, pair, gradient, first, second in zip(parameters, logits, gradients, firsts, seconds, strict=True):
-        weight = tanh((pair[1] - pair[0]).view(-1) * (beta / 2))
-        for row, g in enumerate(twin.pmf_logit_gradients(weight, _flat(gradient), beta)):
-            adam([pair[row]], [g], [first[row]], [second[row]], settings)
-        _write(parameter, pair[1] - pair[0], lambda x, _: twin.sign(x))
+    """Adam on the two logits of each weight; the parameter then holds the rounded weights."""
+    weight = tanh((logits[1] - logits[0]) * (beta / 2))
+    for row, g in enumerate(twin.pmf_logit_gradients(weight, gradient, beta)):
+        _adam(logits[row], g, first[row], second[row], settings)
+    _fill(parameter, logits[1] - logits[0], lambda x, _: twin.sign(x))

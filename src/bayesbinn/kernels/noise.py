@@ -14,6 +14,7 @@ Philox yields four 32-bit words per counter. Elements are assigned to them in bl
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 import torch
@@ -25,6 +26,7 @@ _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
 _WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
 
 
+@lru_cache(maxsize=4096)
 def noise_key(seed: int, purpose: str, name: str) -> int:
     """The 64-bit Philox key of one stream, such as (7, "train", "layers.0.weight")."""
     digest = blake2b(f"{seed}\0{purpose}\0{name}".encode(), digest_size=8)

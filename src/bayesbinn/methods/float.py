@@ -55,9 +55,8 @@ class FloatAdam(BinaryOptimizer):
 
     def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
         group = members.group
-        masters = [p.detach().to(torch.float32).contiguous() for p in members.parameters]
         kernels.adam(
-            masters,
+            members.parameters,
             mean_gradients(gradients, samples),
             members.state("first"),
             members.state("second"),
@@ -65,9 +64,6 @@ class FloatAdam(BinaryOptimizer):
                 members.step, group["lr"], group["betas"], group["eps"], group["weight_decay"]
             ),
         )
-        for parameter, master in zip(members.parameters, masters, strict=True):
-            if master.data_ptr() != parameter.data_ptr():
-                parameter.detach().copy_(master)
 
     def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
         raise InvalidUse("full-precision weights have no Bernoulli posterior; train with a binary method")

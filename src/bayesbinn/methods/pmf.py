@@ -102,7 +102,7 @@ class PMF(BinaryOptimizer):
             kernels.write_pmf_weights(part.parameters, part.state("logits"), self._beta(part.group, part.step))
 
     def _harden(self, members: Members) -> None:
-        kernels.write_sign(members.parameters, [pair[1] - pair[0] for pair in members.state("logits")])
+        kernels.write_pmf_sign(members.parameters, members.state("logits"))
 
     def _draw_hard(self, members: Members, draw: int) -> None:
         naturals = [

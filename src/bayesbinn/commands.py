@@ -1,0 +1,280 @@
+"""What the commands do between parsing and printing."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesbinn import data as data_sets
+from bayesbinn import metrics
+from bayesbinn.calibration import calibrate
+from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.experiments.config import Experiment, load_experiment, override, preset_names, validated
+from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.prediction import Prediction, predict
+from bayesbinn.runs import build_model, load_run, load_trained
+from bayesbinn.sizes import Summary
+from bayesbinn.sizes import summary as summarise_model
+
+EVALUATION_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An experiment to run, where to keep it, and what was decided on the user's behalf."""
+
+    experiment: Experiment
+    folder: Path
+    notes: tuple[str, ...]
+
+
+def prepare(
+    source: str,
+    method: str | None,
+    seed: int | None,
+    epochs: int | None,
+    label: str | None,
+    changes: list[str],
+    data_dir: Path | None,
+) -> Chosen:
+    """Turn the arguments of `train` into an experiment."""
+    overrides: dict[str, Any] = dict(_parse_change(change) for change in changes)
+    if seed is not None:
+        overrides["training.seed"] = seed
+    if epochs is not None:
+        overrides["training.epochs"] = epochs
+    notes: tuple[str, ...] = ()
+    if source in preset_names() or source.endswith(".toml"):
+        if label is not None:
+            raise InvalidInput(f"--label is for your own table, and {source} is an experiment; leave it out")
+        experiment = load_experiment(source, method=method, overrides=overrides)
+        name = Path(source).stem
+    elif Path(source).exists():
+        experiment, notes = for_own_data(source, label, method or "bayesbinn", overrides)
+        name = Path(source).stem
+    else:
+        experiment = load_experiment(source)  # raises with the nearest preset
+        name = source
+    folder = Path("runs") / f"{name}-{experiment.method.name}-{experiment.training.seed}"
+    return Chosen(experiment, folder, notes)
+
+
+def _parse_change(change: str) -> tuple[str, Any]:
+    key, equals, text = change.partition("=")
+    if not equals or not key:
+        raise InvalidInput(f"--set {change}: it must be key=value, such as --set lr=0.01")
+    if text.lower() in ("true", "false"):
+        return key, text.lower() == "true"
+    try:
+        return key, ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return key, text
+
+
+# What suits a small table: the settings that reach 95 % and more on the digits.
+_OWN_METHODS: dict[str, dict[str, Any]] = {
+    "bayesbinn": {"lr": 1e-3, "temperature": 1e-10},
+    "ste": {"lr": 1e-2},
+    "bop": {"lr": 1e-3, "threshold": 1e-7},
+    "pmf": {"lr": 1e-2, "beta_growth": 1.2},
+    "lrnet": {"lr": 3e-2},
+    "float": {"lr": 1e-3},
+}
+
+
+def for_own_data(
+    source: str, label: str | None, method: str, overrides: dict[str, Any]
+) -> tuple[Experiment, tuple[str, ...]]:
+    """An experiment for a user's own data, and what was chosen for it."""
+    dataset = data_sets.load(source, label=label)
+    count = len(dataset.train_inputs)
+    epochs = min(200, max(20, 60_000 // count))
+    batch_size = 32 if count < 20_000 else 100
+    images = len(dataset.input_shape) == 3 and min(dataset.input_shape[1:]) >= 16
+    raw: dict[str, Any] = {
+        "title": f"{Path(source).name}",
+        "data": {"name": source, **({"label": label} if label else {})},
+        "model": {"name": "vgg", "width": 0.25} if images else {"name": "mnist_mlp", "width": 0.125},
+        "training": {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "loss": "cross_entropy" if dataset.task == "classification" else "mse",
+        },
+        "method": {"name": method, "settings": dict(_OWN_METHODS.get(method, {})), "schedule": {"kind": "cosine"}},
+    }
+    for key, value in overrides.items():
+        override(raw, key, value)
+    experiment = validated(raw, source)
+    size = "a quarter-width CNN" if images else "an MLP with 3×256 hidden units"
+    notes = (
+        *dataset.notes,
+        f"{count} training and {len(dataset.test_inputs)} test examples of shape {dataset.input_shape}, "
+        + (f"{dataset.num_classes} classes" if dataset.num_classes else "regression"),
+        f"chosen: {size}, {method}, {experiment.training.epochs} epochs, batch {experiment.training.batch_size}, "
+        "10 % of the training data for validation; --set changes any of it",
+    )
+    return experiment, notes
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """The last epoch, and the first epoch with the best validation accuracy, of a run."""
+    experiment, rows = load_run(folder)
+    if not rows:
+        return {"run": str(folder), "epochs": 0}
+    result: dict[str, Any] = {
+        "run": str(folder),
+        "method": experiment.method.name,
+        "epochs": f"{rows[-1]['epoch']} of {experiment.training.epochs}",
+        "seconds": sum(row["seconds"] for row in rows),
+        "last epoch": _accuracies(rows[-1]),
+    }
+    best = best_epoch(rows)
+    if best is not None:
+        result[f"best validation (epoch {best['epoch']})"] = _accuracies(best)
+    return result
+
+
+def best_epoch(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The first epoch with the highest validation accuracy, as the paper selects."""
+    scored = [row for row in rows if row.get("validation_accuracy") is not None]
+    return max(scored, key=lambda row: row["validation_accuracy"]) if scored else None
+
+
+def _accuracies(row: dict[str, Any]) -> dict[str, float]:
+    names = {"train_loss": "loss", "train_accuracy": "train", "validation_accuracy": "validation"}
+    names |= {"test_accuracy": "test", "test_accuracy_mean": "test (mean)"}
+    return {name: row[key] for key, name in names.items() if row.get(key) is not None}
+
+
+def evaluate_run(folder: Path, samples: int, fit_scale: bool, data_dir: Path | None) -> dict[str, Any]:
+    """Scores on the test part, by the mode and by the mean."""
+    experiment, dataset, model, posterior = load_trained(folder, data_dir)
+    if dataset.task != "classification":
+        raise InvalidInput(f"{folder}: {dataset.name} is a regression problem; evaluate scores classifiers")
+    parts = dataset.split(experiment.data.validation, experiment.training.seed)
+    if parts.test is None:
+        raise InvalidInput(f"{folder}: {dataset.name} has no test targets")
+    scores: dict[str, Any] = {"run": str(folder), "test examples": len(parts.test)}
+    if posterior is not None and fit_scale and parts.validation is not None:
+        x, y = parts.validation.whole()
+        posterior = calibrate(model, posterior, x, y, samples=max(samples, 1), batch_size=EVALUATION_BATCH)
+        scale = posterior.logit_scale
+        scores["logit scale"] = {"mode": scale.mode, "mean": scale.mean}
+    x, y = parts.test.whole()
+    scores["mode"] = _scores(predict(model, posterior, x, batch_size=EVALUATION_BATCH), y)
+    if posterior is not None and samples:
+        averaged = predict(model, posterior, x, samples=samples, batch_size=EVALUATION_BATCH)
+        scores[f"mean of {samples}"] = _scores(averaged, y)
+    return scores
+
+
+def _scores(prediction: Prediction, targets: Tensor) -> dict[str, float]:
+    p = prediction.probabilities
+    return {
+        "accuracy": 100 * metrics.accuracy(p, targets),
+        "NLL": metrics.nll(p, targets),
+        "Brier": metrics.brier(p, targets),
+        "ECE": metrics.ece(p, targets),
+    }
+
+
+def predict_file(folder: Path, inputs: Path, out: Path, samples: int, data_dir: Path | None) -> int:
+    """Predict every row of a file; the output's suffix decides its form."""
+    if out.suffix not in (".csv", ".parquet", ".json"):
+        raise InvalidInput(f"--out {out}: .csv, .parquet or .json is allowed")
+    _, dataset, model, posterior = load_trained(folder, data_dir)
+    x = dataset.normaliser(read_inputs(inputs, dataset))
+    if posterior is None:
+        samples = 0
+    regression = dataset.task == "regression"
+    task = "regression" if regression else "classification"
+    prediction = predict(model, posterior, x, samples=samples, task=task, batch_size=EVALUATION_BATCH)
+    columns: dict[str, list[Any]] = {}
+    if regression:
+        scale, shift = dataset.target_std, dataset.target_mean
+        columns["mean"] = (prediction.mean.flatten() * scale + shift).tolist()
+        columns["std"] = (prediction.std.flatten() * scale).tolist()
+    else:
+        columns["class"] = [dataset.classes[index] for index in prediction.classes.tolist()]
+        for index, name in enumerate(dataset.classes):
+            columns[f"p({name})"] = prediction.probabilities[:, index].tolist()
+        for key in ("entropy", "aleatoric", "mutual_information"):
+            columns[key] = getattr(prediction, key).tolist()
+    _write_columns(out, columns)
+    return len(x)
+
+
+def read_inputs(path: Path, dataset: data_sets.Dataset) -> Tensor:
+    """The inputs of a file in the data set's own form: raw values, before normalisation."""
+    if not path.is_file():
+        raise InvalidFile(f"{path}: there is no such file")
+    if path.suffix in (".npy", ".npz"):
+        try:
+            loaded = np.load(path, allow_pickle=False)
+            array = loaded if isinstance(loaded, np.ndarray) else loaded[loaded.files[0]]
+        except (ValueError, OSError, IndexError, EOFError) as error:
+            raise InvalidFile(f"{path}: not a readable array ({error})") from None
+    elif path.suffix in (".csv", ".parquet"):
+        array = _table_columns(path, dataset)
+    else:
+        raise InvalidInput(f"{path}: .npy, .npz, .csv or .parquet is allowed")
+    x = torch.as_tensor(np.ascontiguousarray(array)).to(dataset.train_inputs.dtype)
+    if x.shape[1:] != dataset.input_shape:
+        flat = int(np.prod(dataset.input_shape))
+        if x.dim() < 2 or x[0].numel() != flat:
+            raise InvalidInput(
+                f"{path}: examples of shape {tuple(x.shape[1:])}, the network takes {dataset.input_shape}"
+            )
+        x = x.reshape(len(x), *dataset.input_shape)
+    return x
+
+
+def _table_columns(path: Path, dataset: data_sets.Dataset) -> Any:
+    from pyarrow import csv, parquet
+
+    table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
+    wanted = list(dataset.features) or table.column_names
+    missing = [name for name in wanted if name not in table.column_names]
+    if missing:
+        raise InvalidInput(f"{path}: there is no column {missing[0]!r}, which the network was trained on")
+    try:
+        return np.stack([np.asarray(table[name], dtype=np.float32) for name in wanted], axis=1)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{path}: a column holds something else than numbers ({error})") from None
+
+
+def _write_columns(out: Path, columns: dict[str, list[Any]]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(out.name + ".partial")
+    if out.suffix == ".json":
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        partial.write_text(json.dumps(rows, indent=1))
+    else:
+        import pyarrow as pa
+        from pyarrow import csv, parquet
+
+        table = pa.table(columns)
+        (csv.write_csv if out.suffix == ".csv" else parquet.write_table)(table, partial)
+    partial.replace(out)
+
+
+def summarise(source: str, data_dir: Path | None) -> Summary:
+    """The network of a preset, an experiment's file or a run."""
+    folder = Path(source)
+    experiment = load_run(folder)[0] if (folder / "config.toml").is_file() else load_experiment(source)
+    dataset = data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
+    model = build_model(experiment, dataset)
+    example = dataset.normaliser(dataset.test_inputs[:2])
+    return summarise_model(model, example)
+
+
+def posterior_of(folder: Path) -> BernoulliPosterior:
+    """The posterior that a run saved."""
+    return BernoulliPosterior.load(folder / "posterior.safetensors")

@@ -1,0 +1,66 @@
+"""Random crops and mirror images of a whole batch at once.
+
+Each image gets a black border of four pixels, a window of its own size is cut out of that, and every
+second one is mirrored: pad, crop, flip, in this order, all before normalisation (black is then pixel 0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+PADDING = 4
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Where the window of each image starts inside the padded image, and whether it is mirrored."""
+
+    top: npt.NDArray[np.int64]
+    left: npt.NDArray[np.int64]
+    mirror: npt.NDArray[np.bool_]
+
+    @classmethod
+    def random(cls, count: int, generator: torch.Generator) -> Draws:
+        """Uniform offsets and fair coins for `count` images."""
+        top, left = torch.randint(0, 2 * PADDING + 1, (2, count), generator=generator)
+        mirror = torch.randint(0, 2, (count,), generator=generator, dtype=torch.bool)
+        return cls(top.numpy(), left.numpy(), mirror.numpy())
+
+    def __getitem__(self, part: slice) -> Draws:
+        return Draws(self.top[part], self.left[part], self.mirror[part])
+
+
+def crop_and_flip(images: Tensor, rows: npt.NDArray[np.int64], draws: Draws) -> Tensor:
+    """The images at `rows`, each cropped and mirrored as drawn: [len(rows), C, H, W], same dtype.
+
+    Mirrored images are gathered behind the others, so that one `flip` serves them all; the final
+    gather puts every example back in its place. That gather goes through NumPy because torch copies
+    a strided window element by element, NumPy row by row (about six times as fast).
+
+    >>> images = torch.arange(1, 5, dtype=torch.uint8).view(1, 1, 2, 2)
+    >>> draws = Draws(np.array([4, 3]), np.array([4, 4]), np.array([True, False]))
+    >>> crop_and_flip(images, np.array([0, 0]), draws).tolist()
+    [[[[2, 1], [4, 3]]], [[[0, 0], [1, 2]]]]
+    """
+    count, (channels, height, width) = len(rows), images.shape[1:]
+    sorted_rows = np.argsort(draws.mirror, kind="stable")
+    place = np.empty_like(sorted_rows)
+    place[sorted_rows] = np.arange(count)
+    straight = count - int(np.count_nonzero(draws.mirror))
+
+    gathered = images.index_select(0, torch.from_numpy(rows[sorted_rows]))
+    padded = images.new_zeros(count, channels, height + 2 * PADDING, width + 2 * PADDING)
+    inside = padded[:, :, PADDING : PADDING + height, PADDING : PADDING + width]
+    inside[:straight] = gathered[:straight]
+    inside[straight:] = gathered[straight:].flip(-1)
+
+    # Mirroring the crop at `left` is the same as cropping the mirrored image at `2 · PADDING − left`.
+    left = np.where(draws.mirror, 2 * PADDING - draws.left, draws.left)
+    windows: Any = padded.unfold(2, height, 1).unfold(3, width, 1).numpy()  # [N, C, 9, 9, H, W], a view
+    return torch.from_numpy(windows[place, :, draws.top, left])

@@ -1,0 +1,119 @@
+"""Batches of a part of a data set, made on the fly from (seed, epoch) alone.
+
+Nothing is remembered between epochs: order and augmentation of an epoch are drawn at its start from a
+generator of its own. A run that was killed inside an epoch starts again at any batch and sees, bit for
+bit, what it would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesbinn.data.augment import Draws, crop_and_flip
+from bayesbinn.data.normalise import Normaliser
+from bayesbinn.errors import InvalidInput
+
+
+def generator_of(seed: int, epoch: int) -> torch.Generator:
+    """The random stream of one epoch. The pair is hashed, so that seed + 1 is not the next epoch of seed.
+
+    >>> generator_of(1, 2).initial_seed() == generator_of(2, 1).initial_seed()
+    False
+    """
+    if seed < 0 or epoch < 0:
+        raise InvalidInput(f"seed={seed}, epoch={epoch}: both must be 0 or more")
+    state = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]))
+
+
+class Part:
+    """Some examples of a data set: the ones to train on, to validate on or to test on.
+
+    Several parts share one tensor of inputs; `rows` says which of them belong to this one (None: all).
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        normaliser: Normaliser,
+        rows: Tensor | None = None,
+        augmentable: bool = False,
+    ) -> None:
+        self.rows = rows
+        self.targets = targets if rows is None else targets[rows]
+        self.augmentable = augmentable
+        self._inputs = inputs
+        self._normaliser = normaliser
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """All inputs, normalised and not augmented, and all targets."""
+        inputs = self._inputs if self.rows is None else self._inputs[self.rows]
+        return self._normaliser(inputs), self.targets
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        epoch: int = 0,
+        start: int = 0,
+        augment: bool = False,
+        drop_single: bool = False,
+    ) -> Batches:
+        """Pairs of (inputs, targets), normalised, the last one possibly smaller.
+
+        With a `seed` the order is a random one of this `epoch`, without it the order of the data.
+        `augment` crops and mirrors at random where the data set allows it (photographs, not digits),
+        and only with a seed. `start` skips that many batches at no cost. `drop_single` leaves out a
+        last batch of one example, of which BatchNorm has no statistics.
+        """
+        return Batches(self, batch_size, seed, epoch, start, augment, drop_single)
+
+    def gather(self, rows: Tensor, draws: Draws | None = None) -> Tensor:
+        """Inputs at positions of this part, normalised; cropped and mirrored where `draws` says so."""
+        if self.rows is not None:
+            rows = self.rows[rows]
+        if draws is not None:
+            return self._normaliser(crop_and_flip(self._inputs, rows.numpy(), draws))
+        return self._normaliser(self._inputs.index_select(0, rows))
+
+
+class Batches:
+    """One pass over a part. `len()` is the number of batches from `start` on."""
+
+    def __init__(
+        self, part: Part, batch_size: int, seed: int | None, epoch: int, start: int, augment: bool, drop_single: bool
+    ) -> None:
+        if batch_size < 1:
+            raise InvalidInput(f"batch_size={batch_size}: it must be 1 or more")
+        if augment and seed is None:
+            raise InvalidInput("augment=True without a seed: augmentation is random, give seed= and epoch= too")
+        self._part, self._size, self._start = part, batch_size, start
+        self._seed, self._epoch, self._augment = seed, epoch, augment and part.augmentable
+        full, rest = divmod(len(part), batch_size)
+        self._stop = full + (rest > 1 if drop_single and batch_size > 1 else rest > 0)
+        if not 0 <= start <= self._stop:
+            raise InvalidInput(f"start={start}: an epoch has {self._stop} batches, so 0 to {self._stop} are allowed")
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        part, count = self._part, len(self._part)
+        order, draws = torch.arange(count), None
+        if self._seed is not None:
+            generator = generator_of(self._seed, self._epoch)
+            order = torch.randperm(count, generator=generator)
+            draws = Draws.random(count, generator) if self._augment else None
+        for index in range(self._start, self._stop):
+            here = slice(index * self._size, (index + 1) * self._size)
+            rows = order[here]
+            yield part.gather(rows, None if draws is None else draws[here]), part.targets.index_select(0, rows)

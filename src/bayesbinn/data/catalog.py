@@ -1,0 +1,133 @@
+"""The one entry to all data: by name, or by the path of the user's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayesbinn.data import cifar, mnist, synthetic
+from bayesbinn.data.dataset import Dataset, Task
+from bayesbinn.data.digits import digits
+from bayesbinn.data.folders import load_images
+from bayesbinn.data.npz import load_npz
+from bayesbinn.data.sources import Source, advice, find, find_archive, locate
+from bayesbinn.data.tables import SUFFIXES as TABLES
+from bayesbinn.data.tables import load_table
+from bayesbinn.errors import InvalidInput, nearest
+
+
+@dataclass(frozen=True)
+class Published:
+    """A set that is read from its publisher's files."""
+
+    description: str
+    source: Source
+    load: Callable[[Path], Dataset]
+
+
+@dataclass(frozen=True)
+class Included:
+    """A set that scikit-learn ships or computes."""
+
+    description: str
+    load: Callable[[], Dataset]
+
+
+SETS: dict[str, Published | Included] = {
+    "mnist": Published("70,000 handwritten digits, 28×28 grey", mnist.SOURCE, mnist.load_mnist),
+    "cifar10": Published("60,000 photographs of 10 classes, 32×32 RGB", cifar.SOURCE10, cifar.load_cifar10),
+    "cifar100": Published("60,000 photographs of 100 classes, 32×32 RGB", cifar.SOURCE100, cifar.load_cifar100),
+    "snelson": Published("200 points of a curve, regression", synthetic.SNELSON, synthetic.load_snelson),
+    "moons": Included("two moons, 200 points in the plane, 2 classes", synthetic.load_moons),
+    "digits": Included("1,797 handwritten digits, 8×8 grey", digits),
+}
+
+
+@dataclass(frozen=True)
+class Available:
+    """A set by name, and where it is; `advice` says how to get it when it is nowhere."""
+
+    name: str
+    description: str
+    where: str | None
+    advice: str | None
+
+
+def available(data_dir: str | os.PathLike[str] | None = None) -> list[Available]:
+    """Every set with a name; nothing is read or downloaded.
+
+    >>> [each.name for each in available()]
+    ['mnist', 'cifar10', 'cifar100', 'snelson', 'moons', 'digits']
+    """
+    found = []
+    for name, each in SETS.items():
+        if isinstance(each, Included):
+            found.append(Available(name, each.description, "scikit-learn", None))
+            continue
+        where = find(each.source, data_dir) or find_archive(each.source, data_dir)
+        help_ = None if where else f"downloaded when first used; without a network, {advice(each.source, data_dir)}"
+        found.append(Available(name, each.description, None if where is None else str(where), help_))
+    return found
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    label: str | None = None,
+    task: Task | None = None,
+    download: bool = True,
+) -> Dataset:
+    """A data set by name (see `available`), or from a .npz, .csv, .tsv or .parquet file or a folder.
+
+    A folder holds either images, one subfolder for each class, or two tables called `train` and `test`.
+    `label` is the column of a table to predict; `task` says whether numbers there are classes or
+    quantities where the rule (see `labels.understand`) would guess wrong. `data_dir` is searched before
+    BAYESBINN_DATA and the user's cache; `download=False` never touches the network.
+
+    >>> dataset = load("moons")
+    >>> parts = dataset.split(validation=0.1, seed=1)
+    >>> [len(y) for x, y in parts.train.batches(100, seed=1, epoch=1)]
+    [100, 80]
+    """
+    name = os.fspath(name_or_path)
+    if name in SETS:
+        if label is not None or task is not None:
+            raise InvalidInput(f"{name} has its own labels: leave out label= and task=, they are for your own tables")
+        each = SETS[name]
+        return each.load() if isinstance(each, Included) else each.load(locate(each.source, data_dir, download))
+    return _own(Path(name).expanduser(), name, label, task)
+
+
+def _own(path: Path, name: str, label: str | None, task: Task | None) -> Dataset:
+    kinds = f"{', '.join(TABLES)}, .npz or a folder"
+    if not path.exists():
+        if path.suffix or len(path.parts) > 1:
+            raise InvalidInput(f"{name}: no such file or folder; {kinds} can be loaded")
+        raise InvalidInput(f"no data set is called {name!r}.{nearest(name, SETS)} There are {', '.join(SETS)}, {kinds}")
+    kind = path.suffix.lower()
+    if kind in TABLES and path.is_file():
+        return load_table(path, label, task=task)
+    if path.is_dir():
+        train, test = _pair_of_tables(path)
+        if train is not None:
+            return load_table(train, label, test=test, task=task)
+    if label is not None:
+        raise InvalidInput(f"{name}: label={label!r} names a column of a table, and this is none: leave it out")
+    if path.is_dir():
+        if task is not None:
+            raise InvalidInput(f"{name}: images in folders are always classified: leave out task={task!r}")
+        return load_images(path)
+    if kind == ".npz":
+        return load_npz(path, task)
+    raise InvalidInput(f"{name}: files ending in {kind or 'nothing'} cannot be loaded; {kinds} can")
+
+
+def _pair_of_tables(folder: Path) -> tuple[Path | None, Path | None]:
+    for suffix in TABLES:
+        train, test = folder / f"train{suffix}", folder / f"test{suffix}"
+        if train.is_file() and test.is_file():
+            return train, test
+    return None, None

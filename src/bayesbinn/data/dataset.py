@@ -1,0 +1,164 @@
+"""A data set in memory: what every loader returns and what training starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bayesbinn.data.batches import Part
+from bayesbinn.data.normalise import Normaliser
+from bayesbinn.data.splits import validation_rows
+from bayesbinn.errors import InvalidInput
+
+Task = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A data set divided up. A part that would be empty is None."""
+
+    train: Part
+    validation: Part | None
+    test: Part | None
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Inputs as stored, with all that is needed to use them.
+
+    Images are uint8 [N, C, H, W], tables float32 [N, columns]. Targets are int64 [N] from 0 for
+    classification, float32 [N, 1] for regression.
+    """
+
+    name: str
+    train_inputs: Tensor
+    train_targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor | None
+    """None where the set has only inputs to predict on (Snelson)."""
+    task: Task
+    mean: Tensor
+    """For each channel or column, or one for all; of images for pixels in [0, 1]."""
+    std: Tensor
+    classes: tuple[str, ...] = ()
+    """Their names in the order of the targets; empty for regression."""
+    target_mean: float = 0.0
+    target_std: float = 1.0
+    augment: bool = False
+    """Whether a crop or a mirror image of an input is as good an example as the input itself."""
+    features: tuple[str, ...] = ()
+    """The names of a table's columns."""
+    source: str = ""
+    """Where it came from: a folder, a file, a package."""
+    notes: tuple[str, ...] = ()
+    """What was decided on the user's behalf, one sentence each."""
+
+    def __post_init__(self) -> None:
+        _check_inputs(self)
+        for kind, inputs, targets in (
+            ("training", self.train_inputs, self.train_targets),
+            ("test", self.test_inputs, self.test_targets),
+        ):
+            if targets is not None:
+                _check_targets(self, kind, len(inputs), targets)
+
+    @property
+    def num_classes(self) -> int:
+        """0 for regression."""
+        return len(self.classes)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return tuple(self.train_inputs.shape[1:])
+
+    @property
+    def normaliser(self) -> Normaliser:
+        """What batches apply to the inputs; apply it to new inputs before predicting."""
+        return Normaliser(self.mean, self.std)
+
+    def flattened(self) -> Dataset:
+        """The same set with every example as one row (a view; crops are then no longer possible)."""
+        pixels = self.train_inputs[0, 0].numel() if len(self.input_shape) > 1 else 1
+        mean, std = (s if len(s) == 1 else s.repeat_interleave(pixels) for s in (self.mean, self.std))
+        return replace(
+            self,
+            train_inputs=self.train_inputs.flatten(1),
+            test_inputs=self.test_inputs.flatten(1),
+            mean=mean,
+            std=std,
+            augment=False,
+        )
+
+    def split(self, validation: float = 0.1, seed: int = 0) -> Parts:
+        """Training, validation and test parts, normalised; regression targets are standardised too.
+
+        Only the training part can be augmented.
+        """
+        normaliser = self.normaliser
+        train, held = (torch.from_numpy(r) for r in validation_rows(len(self.train_inputs), validation, seed))
+        targets = self._standardised(self.train_targets)
+        whole = len(held) == 0
+        return Parts(
+            train=Part(self.train_inputs, targets, normaliser, None if whole else train, self.augment),
+            validation=None if whole else Part(self.train_inputs, targets, normaliser, held),
+            test=None
+            if self.test_targets is None
+            else Part(self.test_inputs, self._standardised(self.test_targets), normaliser),
+        )
+
+    def _standardised(self, targets: Tensor) -> Tensor:
+        if self.task == "classification":
+            return targets
+        return (targets - self.target_mean) / self.target_std
+
+
+def _check_inputs(data: Dataset) -> None:
+    train, test = data.train_inputs, data.test_inputs
+    if train.dtype not in (torch.uint8, torch.float32) or test.dtype != train.dtype:
+        raise InvalidInput(f"{data.name}: inputs of {train.dtype} and {test.dtype}: both must be uint8 or float32")
+    if train.dim() < 2 or train.shape[1:] != test.shape[1:]:
+        raise InvalidInput(
+            f"{data.name}: training inputs {tuple(train.shape)}, test inputs {tuple(test.shape)}: "
+            "both need the same shape but for the number of examples, which comes first"
+        )
+    if len(train) < 2:
+        raise InvalidInput(f"{data.name}: {len(train)} training examples: 2 or more are needed")
+    if data.augment and train.dim() != 4:
+        raise InvalidInput(f"{data.name}: inputs {tuple(train.shape)} cannot be cropped: images [N, C, H, W] can")
+    for statistic, values in (("mean", data.mean), ("std", data.std)):
+        if values.dim() != 1 or len(values) not in (1, train.shape[1]):
+            raise InvalidInput(
+                f"{data.name}: {statistic} {tuple(values.shape)}: 1 or {train.shape[1]} values are needed"
+            )
+    if not bool((data.std > 0).all()) or not data.target_std > 0:
+        raise InvalidInput(f"{data.name}: std must be above 0 everywhere")
+    for kind, inputs in (("training", train), ("test", test)):
+        if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+            row = int((~torch.isfinite(inputs.flatten(1))).any(1).nonzero()[0])
+            raise InvalidInput(f"{data.name}: {kind} example {row} has a NaN or infinite value: remove or fill it")
+
+
+def _check_targets(data: Dataset, kind: str, count: int, targets: Tensor) -> None:
+    if len(targets) != count:
+        raise InvalidInput(f"{data.name}: {count} {kind} inputs but {len(targets)} targets: give one for each")
+    if data.task == "regression":
+        if targets.dtype != torch.float32 or targets.shape != (count, 1) or not bool(torch.isfinite(targets).all()):
+            raise InvalidInput(f"{data.name}: {kind} targets for regression must be finite float32 [{count}, 1]")
+        return
+    if targets.dtype != torch.int64 or targets.dim() != 1:
+        raise InvalidInput(
+            f"{data.name}: {kind} targets {targets.dtype} {tuple(targets.shape)}: int64 [{count}] is needed"
+        )
+    if data.num_classes < 2:
+        raise InvalidInput(f"{data.name}: {data.num_classes} classes: 2 or more are needed")
+    outside = (targets < 0) | (targets >= data.num_classes)
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise InvalidInput(
+            f"{data.name}: {kind} example {row} has the label {int(targets[row])}, "
+            f"but {data.num_classes} classes have the labels 0 to {data.num_classes - 1}"
+        )

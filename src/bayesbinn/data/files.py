@@ -1,0 +1,51 @@
+"""Reading a publisher's file, compressed or not, with one line about whatever is wrong with it."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from bayesbinn.errors import InvalidFile
+
+GZIP = b"\x1f\x8b"
+REMEDY = "replace the file, or delete it to have it downloaded again"
+
+
+def existing(folder: Path, name: str) -> Path | None:
+    """`folder/name` or `folder/name.gz`, whichever is there."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
+@contextmanager
+def decompressed(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """The content as a stream, decompressed if it is gzip, whatever the name says."""
+    with path.open("rb") as file:
+        if file.peek(2)[:2] != GZIP:
+            yield file
+        else:
+            with gzip.open(file) as plain:
+                yield plain
+
+
+def read_bytes(path: Path, most: int = -1) -> bytes:
+    """The content, decompressed, at most `most` bytes of it."""
+    try:
+        with decompressed(path) as content:
+            return content.read(most)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidFile(f"{path}: damaged or truncated gzip file ({error}): {REMEDY}") from error
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be read ({error.strerror}): {REMEDY}") from error
+
+
+def read_exactly(path: Path, size: int, meaning: str) -> bytes:
+    """The content, which must have `size` bytes; `meaning` says why."""
+    content = read_bytes(path, size + 1)
+    if len(content) != size:
+        received = f"more than {size:,}" if len(content) > size else f"{len(content):,}"
+        raise InvalidFile(f"{path}: {received} bytes instead of {size:,} ({meaning}): {REMEDY}")
+    return content

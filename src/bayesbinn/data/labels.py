@@ -1,0 +1,97 @@
+"""From the labels in a user's file to targets: classes by name, or numbers to predict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bayesbinn.data.dataset import Task
+from bayesbinn.errors import InvalidInput
+
+MOST_CLASSES = 100
+"""Whole numbers with more distinct values than this are quantities, unless the user says otherwise."""
+
+Values = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How labels become targets; made from the training labels, applied to any."""
+
+    task: Task
+    values: Values
+    """The distinct labels in order, for classification."""
+    mean: float
+    std: float
+    note: str
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(_text(value) for value in self.values)
+
+    def targets(self, labels: Values, where: str) -> Tensor:
+        """int64 [N] or float32 [N, 1]; a label that training never saw is an error."""
+        if self.task == "regression":
+            return torch.from_numpy(_numbers(labels).astype(np.float32)).view(-1, 1)
+        labels = labels.astype(self.values.dtype) if self.values.dtype.kind != "U" else labels.astype(str)
+        codes = np.searchsorted(self.values, labels).clip(max=len(self.values) - 1)
+        strange = np.flatnonzero(self.values[codes] != labels)
+        if len(strange):
+            raise InvalidInput(
+                f"{where}: example {strange[0]} has the label {_text(labels[strange[0]])!r}, which is not among the "
+                f"{len(self.values)} classes of the training part: {_some(self.classes)}"
+            )
+        return torch.from_numpy(codes.astype(np.int64))
+
+
+def understand(labels: Values, where: str, task: Task | None = None) -> Labels:
+    """Text and true/false are classes. So are whole numbers with few distinct values; other numbers are quantities.
+
+    >>> understand(np.array(["cat", "dog", "cat"]), "my.csv").classes
+    ('cat', 'dog')
+    >>> understand(np.array([0.5, 1.5, 7.25]), "my.csv").task
+    'regression'
+    """
+    if labels.ndim != 1:
+        raise InvalidInput(f"{where}: labels of shape {labels.shape}: one label for each example is needed")
+    numeric = labels.dtype.kind in "iuf"
+    if numeric and not np.isfinite(labels).all():
+        row = int(np.flatnonzero(~np.isfinite(labels))[0])
+        raise InvalidInput(f"{where}: the label of example {row} is NaN or infinite: fill it or remove the example")
+    if not numeric and labels.dtype.kind not in "bU":
+        raise InvalidInput(f"{where}: labels of type {labels.dtype}: numbers, text or true/false are needed")
+    values = np.unique(labels)
+    if task == "regression" or (task is None and numeric and _are_quantities(labels, values)):
+        if not numeric:
+            raise InvalidInput(f"{where}: regression needs numbers, but the first label is {_text(labels[0])!r}")
+        numbers = _numbers(labels)
+        std = float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
+        note = f"regression: the label has {len(values)} different numbers"
+        return Labels("regression", values[:0], float(numbers.mean()), std or 1.0, note)
+    if len(values) < 2:
+        raise InvalidInput(f"{where}: all labels are {_text(values[0])!r}: 2 or more classes are needed")
+    names = tuple(_text(value) for value in values)
+    return Labels("classification", values, 0.0, 1.0, f"classification: {len(values)} classes, {_some(names)}")
+
+
+def _are_quantities(labels: Values, values: Values) -> bool:
+    whole = labels.dtype.kind != "f" or bool((values == np.floor(values)).all())
+    return not whole or len(values) > MOST_CLASSES or 2 * len(values) > len(labels)
+
+
+def _numbers(labels: Values) -> npt.NDArray[np.float64]:
+    return labels.astype(np.float64)
+
+
+def _text(value: Any) -> str:
+    """A whole number without a decimal point, whatever its type."""
+    return str(int(value)) if isinstance(value, np.floating) and value == int(value) else str(value)
+
+
+def _some(names: tuple[str, ...], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")

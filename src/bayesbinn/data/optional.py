@@ -1,0 +1,23 @@
+"""Packages that only some data sets need, imported when they are used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from bayesbinn.errors import MissingDependency
+
+
+def need(module: str, purpose: str) -> Any:
+    """The module, or one line that says what to install.
+
+    >>> need("json", "reading JSON").loads("[1]")
+    [1]
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise MissingDependency(f"{purpose} needs {package}: pip install 'bayesbinn[train]'") from error

@@ -1,0 +1,179 @@
+"""Tables: CSV and Parquet files with one label column and numbers in all others."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bayesbinn.data.dataset import Dataset, Task
+from bayesbinn.data.labels import Values
+from bayesbinn.data.optional import need
+from bayesbinn.data.own import Examples, build
+from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+
+SUFFIXES = (".csv", ".tsv", ".parquet")
+
+
+def load_table(path: Path, label: str | None, *, test: Path | None = None, task: Task | None = None) -> Dataset:
+    """One file, or one for training and one for testing with the same columns."""
+    notes: list[str] = []
+    table = read_table(path, notes)
+    features, train = _examples(path, table, label)
+    tested = None
+    if test is not None:
+        other = read_table(test, [])
+        if sorted(other.column_names) != sorted(table.column_names):
+            differ = sorted(set(other.column_names) ^ set(table.column_names))
+            raise InvalidInput(f"{test}: its columns differ from those of {path.name}: {', '.join(differ)}")
+        tested = _examples(test, other.select(table.column_names), label)[1]
+    for name, column in zip(features, train.inputs.T, strict=True):
+        if column.std() > 0 and column.std() < 1e-6 * column.mean().abs():
+            notes.append(f"column {name!r} hardly changes next to its size: subtract its mean to keep its digits")
+    return build(path, train, tested, task=task, features=features, notes=notes)
+
+
+def read_table(path: Path, notes: list[str]) -> Any:
+    """The file as an Arrow table; cells of a CSV are still text. What was left out is added to `notes`."""
+    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    names = table.column_names
+    if names and names[0] in ("", "__index_level_0__"):
+        notes.append("the first column has no name: taken for row numbers and left out")
+        table = table.drop_columns([names[0]])
+    if table.num_rows == 0:
+        raise InvalidFile(f"{path}: it has a header but no rows: at least 5 are needed")
+    return table
+
+
+def _read_parquet(path: Path) -> Any:
+    arrow, parquet = need("pyarrow", "reading Parquet files"), need("pyarrow.parquet", "reading Parquet files")
+    try:
+        return parquet.read_table(path)
+    except (arrow.ArrowException, OSError) as error:
+        raise InvalidFile(f"{path}: not a readable Parquet file ({_one_line(error)}): write it again") from error
+
+
+def _read_csv(path: Path) -> Any:
+    arrow, reader = need("pyarrow", "reading CSV files"), need("pyarrow.csv", "reading CSV files")
+    skipped = 0
+    try:
+        skipped, delimiter, names = _header(path)
+        return reader.read_csv(
+            path,
+            # One thread, so that the message about a ragged row says which one it is.
+            read_options=reader.ReadOptions(column_names=names, skip_rows=skipped, use_threads=False),
+            parse_options=reader.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            # As text, so that our own message can name the column and the row of a cell that is no number.
+            convert_options=reader.ConvertOptions(
+                column_types=dict.fromkeys(names, arrow.string()), strings_can_be_null=False
+            ),
+        )
+    except (arrow.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
+        # Arrow counts from the start of the file, our messages from the first row below the header.
+        reason = re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) - skipped}", _one_line(error))
+        raise InvalidFile(
+            f"{path}: not a readable CSV file ({reason}): it needs UTF-8 text, one header line and rows of equal length"
+        ) from error
+
+
+def _header(path: Path) -> tuple[int, str, list[str]]:
+    """The number of lines up to and with the header, the delimiter, the names of the columns."""
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        skipped, header = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (0, ""))
+    if not header:
+        raise InvalidFile(f"{path}: the file is empty: a header line and at least 5 rows are needed")
+    delimiter = max(",;\t", key=re.sub('"[^"]*"', "", header).count)
+    names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or "" in names[1:]:
+        what = f"two columns are called {twice[0]!r}" if twice else f"column {names.index('', 1) + 1} has no name"
+        raise InvalidFile(f"{path}: {what}: the first line must give every column a name of its own")
+    return skipped, delimiter, names
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _examples(path: Path, table: Any, label: str | None) -> tuple[list[str], Examples]:
+    names: list[str] = table.column_names
+    known = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    if label is None:
+        raise InvalidInput(f"{path}: which column holds the labels? Name it (label=, or --label); there are {known}")
+    if label not in names:
+        raise InvalidInput(f"{path}: no column {label!r}.{nearest(label, names)} There are {known}")
+    features = [name for name in names if name != label]
+    if not features:
+        raise InvalidInput(f"{path}: {label!r} is the only column: at least one column of numbers is needed beside it")
+    columns = [_numbers(path, name, table.column(name)) for name in features]
+    inputs = torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
+    return features, Examples(inputs, _labels(path, label, table.column(label)))
+
+
+def _numbers(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
+    """A column of finite numbers; the error names the first cell that is not one."""
+    arrow = need("pyarrow", "reading tables")
+    column, is_text = _cells(column)
+    kind = column.type
+    if not (is_text or arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)):
+        raise InvalidFile(f"{path}: column {name!r} holds {kind}, not numbers: convert it or drop the column")
+    try:
+        numbers: npt.NDArray[np.float64] = column.cast(arrow.float64(), safe=False).to_numpy()
+    except arrow.ArrowInvalid:
+        row, cell = next((r, cell) for r, cell in enumerate(column, 1) if not _is_number(cell))
+        raise InvalidFile(
+            f"{path}: column {name!r} holds {cell.as_py()!r} in row {row}, which is not a number: "
+            "correct the cell or drop the column"
+        ) from None
+    bad = np.flatnonzero(~np.isfinite(numbers))
+    if len(bad):
+        raise InvalidFile(
+            f"{path}: column {name!r} is empty, NaN or infinite in row {bad[0] + 1} ({len(bad)} such cells): "
+            "fill them, or drop the rows or the column"
+        )
+    return numbers
+
+
+def _labels(path: Path, name: str, column: Any) -> Values:
+    """Numbers if every cell is one, otherwise text; no cell may be empty."""
+    arrow = need("pyarrow", "reading tables")
+    column, is_text = _cells(column)
+    if column.null_count:
+        row = next(r for r, cell in enumerate(column, 1) if not cell.is_valid)
+        raise InvalidFile(
+            f"{path}: the label column {name!r} is empty in row {row} ({column.null_count} such cells): "
+            "fill them or drop the rows"
+        )
+    if not is_text:
+        values: Values = column.to_numpy()
+        return values
+    try:
+        numbers: Values = column.cast(arrow.float64()).to_numpy()
+        return numbers
+    except arrow.ArrowInvalid:
+        return np.array(column.to_pylist(), dtype=np.str_)
+
+
+def _cells(column: Any) -> tuple[Any, bool]:
+    """The column without dictionary encoding, and whether it is text: then trimmed, with empty cells as null."""
+    arrow, compute = need("pyarrow", "reading tables"), need("pyarrow.compute", "reading tables")
+    if arrow.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not (arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)):
+        return column, False
+    column = compute.utf8_trim_whitespace(column)
+    return compute.if_else(compute.equal(column, ""), None, column), True
+
+
+def _is_number(cell: Any) -> bool:
+    arrow = need("pyarrow", "reading tables")
+    try:
+        cell.cast(arrow.float64())
+    except arrow.ArrowInvalid:
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""A run on the screen: a live bar in a terminal, a line per epoch elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bayesbinn.runs import Progress as RunProgress
+
+
+@contextmanager
+def shown(console: Console, title: str, epochs: int) -> Iterator[Callable[[RunProgress], None]]:
+    """A callback for `Run.train` that shows accuracy, flips and time left."""
+    columns = (
+        TextColumn(f"{title}  epoch {{task.fields[epoch]}}/{epochs}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=epochs, epoch=1, note="")
+        last = 0.0
+
+        def update(progress: RunProgress) -> None:
+            nonlocal last
+            if progress.row is not None:
+                text = row_text(progress.row)
+                bar.update(task, completed=progress.epoch, note=text, epoch=progress.epoch)
+                if not console.is_terminal:
+                    console.print(f"epoch {progress.epoch}/{progress.epochs}  {text}", soft_wrap=True)
+            elif time.monotonic() - last > 0.2:
+                last = time.monotonic()
+                done = progress.epoch - 1 + progress.batch / progress.batches
+                note = f"loss {progress.totals.mean_loss:.3f}  train {progress.totals.accuracy:.1f} %"
+                bar.update(task, completed=done, note=note, epoch=progress.epoch)
+
+        yield update
+
+
+def row_text(row: dict[str, Any]) -> str:
+    """One line of metrics for people."""
+    parts = [f"loss {row['train_loss']:.4f}"]
+    for key, name in (
+        ("train_accuracy", "train"),
+        ("validation_accuracy", "validation"),
+        ("test_accuracy", "test"),
+        ("test_accuracy_mean", "test (mean)"),
+    ):
+        if row.get(key) is not None:
+            parts.append(f"{name} {row[key]:.2f} %")
+    return "  ".join([*parts, f"flipped {100 * row['flip_ratio']:.2f} %", f"{row['seconds']:.1f} s"])
+
+
+@contextmanager
+def stoppable() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C asks the run to stop after its batch; a second one ends the process at once."""
+    asked = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    previous = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,5 @@
+"""Experiments: validated configurations, and one preset per experiment of the paper."""
+
+from bayesbinn.experiments.config import Experiment, load_experiment, preset_names
+
+__all__ = ["Experiment", "load_experiment", "preset_names"]

@@ -1,0 +1,247 @@
+"""What an experiment is: data, network, method and budget, validated before anything runs.
+
+A preset lists the settings of every method for one experiment of the paper; choosing a method
+gives an `Experiment`, which is complete: written to a run's ``config.toml``, it can be run again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.experiments.schedules import Constant, Schedule
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_POSITIVE = Field(gt=0)
+# Settings of a method that the loop provides, or that are no plain values.
+_PROVIDED = {"train_set_size", "seed", "prior", "independent_noise"}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataSettings(_Section):
+    """Which data, and how it is divided."""
+
+    name: str
+    """A data set by name, or the path of a user's own."""
+    label: str | None = None
+    """The label column of a table."""
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """The share of the training data that is kept for validation."""
+    augment: bool = False
+    """Pad by 4, crop and flip the training images."""
+
+
+class ModelSettings(_Section):
+    """Which network of `bayesbinn.models`."""
+
+    name: str
+    order: Literal["authors", "paper"] = "authors"
+    width: Annotated[float, _POSITIVE] = 1.0
+    output_batchnorm: bool = False
+    """For the synthetic networks."""
+
+
+class TrainingSettings(_Section):
+    """The budget, and how results are taken."""
+
+    epochs: Annotated[int, _POSITIVE]
+    batch_size: Annotated[int, _POSITIVE]
+    seed: int = 0
+    loss: Literal["cross_entropy", "binary_cross_entropy", "mse"] = "cross_entropy"
+    mean_samples: Annotated[int, Field(ge=0)] = 10
+    """Posterior samples behind `test_accuracy_mean`; 0 leaves it out."""
+    evaluate_every: Annotated[int, _POSITIVE] = 1
+    """Epochs between two evaluations; the last epoch is always evaluated."""
+
+
+class MethodSettings(_Section):
+    """A method with its settings."""
+
+    name: str
+    settings: dict[str, Any]
+    """What the method's class takes, such as `lr` and `temperature`."""
+    schedule: Schedule = Constant()
+    train_set_scale: Annotated[float, _POSITIVE] = 1.0
+    """The factor on the training-set size N (the authors count every CIFAR image ten times)."""
+    binary_biases: bool = False
+    """Biases are binary too, as in the synthetic networks."""
+    real_lr: Annotated[float, _POSITIVE] = 1e-2
+    """Adam's rate for parameters that stay real, where there are any."""
+
+
+class Experiment(_Section):
+    """A complete, reproducible run."""
+
+    title: str
+    data: DataSettings
+    model: ModelSettings
+    training: TrainingSettings
+    method: MethodSettings
+
+    def to_toml(self) -> str:
+        """The text of a ``config.toml``."""
+        return to_toml(self.model_dump(exclude_none=True))
+
+
+def preset_names() -> list[str]:
+    """The presets that ship with the package."""
+    folder = files("bayesbinn.experiments").joinpath("presets")
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def describe_presets() -> dict[str, dict[str, Any]]:
+    """Title and methods of every preset."""
+    raw = {name: _read(name) for name in preset_names()}
+    return {name: {"title": each["title"], "methods": list(each["methods"])} for name, each in raw.items()}
+
+
+def load_experiment(
+    source: str, *, method: str | None = None, overrides: Mapping[str, Any] | None = None
+) -> Experiment:
+    """An experiment from a preset's name or a TOML file, for one of its methods, with changes.
+
+    `overrides` maps dotted keys to values: ``{"training.epochs": 5, "lr": 1e-3}``. A key without a dot
+    is a setting of the method.
+    """
+    raw = _read(source)
+    if "method" not in raw:
+        raw = _choose_method(raw, method, source)
+    elif method is not None and method != raw["method"].get("name"):
+        raise InvalidInput(f"{source} is a complete experiment for {raw['method'].get('name')!r}, not {method!r}")
+    for key, value in (overrides or {}).items():
+        override(raw, key, value)
+    return validated(raw, source)
+
+
+def validated(raw: dict[str, Any], source: str) -> Experiment:
+    """Check every section and every setting of the method; the first problem is one line."""
+    try:
+        experiment = Experiment.model_validate(raw)
+    except ValidationError as error:
+        raise InvalidInput(f"{source}: {_first_problem(error)}") from None
+    from bayesbinn.methods import get_method
+
+    method = get_method(experiment.method.name)
+    allowed = [name for name in method.settings if name not in _PROVIDED]
+    for key in experiment.method.settings:
+        if key not in allowed:
+            raise InvalidInput(f"{source}: method {method.name!r} has no setting {key!r}.{nearest(key, allowed)}")
+    missing = [k for k in allowed if k not in method.defaults and k not in experiment.method.settings]
+    if missing:
+        raise InvalidInput(f"{source}: method {method.name!r} needs {missing[0]!r}; add --set {missing[0]}=VALUE")
+    return experiment
+
+
+def _read(source: str) -> dict[str, Any]:
+    if source in preset_names():
+        text = files("bayesbinn.experiments").joinpath("presets", f"{source}.toml").read_text(encoding="utf-8")
+    elif Path(source).suffix == ".toml":
+        path = Path(source)
+        if not path.is_file():
+            raise InvalidFile(f"{source}: there is no such file; presets: {', '.join(preset_names())}")
+        text = path.read_text(encoding="utf-8")
+    else:
+        known = preset_names()
+        raise InvalidInput(f"there is no preset {source!r}.{nearest(source, known)} Presets: {', '.join(known)}")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidFile(f"{source}: not TOML: {error}") from None
+
+
+def _choose_method(raw: dict[str, Any], method: str | None, source: str) -> dict[str, Any]:
+    """Replace a preset's table of methods by the chosen one."""
+    offered = raw.pop("methods", {})
+    name = method or next(iter(offered), None)
+    if name not in offered:
+        raise InvalidInput(
+            f"{source} has no method {name!r}.{nearest(str(name), offered)} It has: {', '.join(offered)}"
+        )
+    chosen = dict(offered[name])
+    known = set(MethodSettings.model_fields) - {"name", "settings"}
+    training = chosen.pop("training", {})
+    raw["training"] = {**raw.get("training", {}), **training}
+    raw["method"] = {
+        "name": name,
+        "settings": {key: value for key, value in chosen.items() if key not in known},
+        **{key: value for key, value in chosen.items() if key in known},
+    }
+    return raw
+
+
+def override(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Change one setting; a key without a dot is a setting of the method."""
+    section, _, field = key.partition(".")
+    if not field:
+        section, field = "method", section
+    if section == "method" and field not in MethodSettings.model_fields and "." not in field:
+        raw["method"]["settings"][field] = value
+        return
+    if section not in Experiment.model_fields:
+        raise InvalidInput(f"--set {key}: there is no section {section!r}.{nearest(section, Experiment.model_fields)}")
+    target = raw.setdefault(section, {})
+    while "." in field:
+        step, _, field = field.partition(".")
+        target = target.setdefault(step, {})
+    target[field] = value
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    place = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        *parents, name = problem["loc"]
+        fields: Any = Experiment
+        for parent in parents:
+            annotation = getattr(fields, "model_fields", {}).get(parent)
+            fields = annotation.annotation if annotation is not None else None
+        return f"there is no setting {place!r}.{nearest(str(name), getattr(fields, 'model_fields', {}))}"
+    received = "" if problem["type"] == "missing" else f" (received {problem['input']!r})"
+    return f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}{received}"
+
+
+def to_toml(tree: Mapping[str, Any], prefix: str = "") -> str:
+    """TOML for nested tables of plain values.
+
+    >>> print(to_toml({"title": "x", "a": {"lr": 1e-10, "on": True, "betas": [0.9, 0.999]}}))
+    title = "x"
+    <BLANKLINE>
+    [a]
+    lr = 1e-10
+    on = true
+    betas = [0.9, 0.999]
+    <BLANKLINE>
+    """
+    lines = [f"{key} = {_toml_value(value)}" for key, value in tree.items() if not isinstance(value, Mapping)]
+    text = "\n".join(lines) + "\n" if lines else ""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            body = to_toml(value, f"{prefix}{key}.")
+            text += f"\n[{prefix}{key}]\n{body}" if not body.startswith("\n") else body
+    return text
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    raise InvalidInput(f"{value!r} cannot be written as TOML")

@@ -1,0 +1,173 @@
+"""The paper's networks, as plain modules that know nothing of methods.
+
+``order="authors"`` is the layer order of the authors' code, which produced the published numbers:
+BatchNorm before ReLU, and max-pooling before both. ``order="paper"`` is that of the paper's
+tables: ReLU, max-pooling, BatchNorm. BatchNorm has no gain and no bias, and there are no biases
+(except in the synthetic networks), so that every parameter is a binary weight.
+
+`width` multiplies the number of hidden units and channels, for small machines.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+from torch import nn
+
+from bayesbinn.errors import InvalidInput
+
+Order = Literal["authors", "paper"]
+
+# BatchNorm's momentum and ε as the authors set them.
+_MLP = (0.15, 1e-4)
+_CONVOLUTION = (0.2, 1e-5)
+_AFTER_CONVOLUTIONS = (0.1, 1e-5)  # their fully connected layers ignore the flag: torch's defaults
+
+Parts = tuple[str, ...]
+_ORDERS: dict[str, Parts] = {"authors": ("pool", "norm", "relu"), "paper": ("relu", "pool", "norm")}
+_LRNET_ORDERS: dict[str, Parts] = {"authors": ("norm", "relu", "pool"), "paper": _ORDERS["paper"]}
+
+
+def mnist_mlp(classes: int = 10, *, inputs: int = 784, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
+    """Three hidden layers of 2048 units with dropout 0.2 before every layer: 10,014,720 weights.
+
+    >>> sum(p.numel() for p in mnist_mlp().parameters())
+    10014720
+    """
+    layers: list[nn.Module] = [nn.Flatten()]
+    for fan_in, fan_out in pairwise([inputs, *[_scaled(2048, width)] * 3]):
+        layers += [nn.Dropout(0.2), *_hidden(fan_in, fan_out, _MLP, _chosen(_ORDERS, order))]
+    return nn.Sequential(*layers, nn.Dropout(0.2), *_output(_scaled(2048, width), classes, _MLP))
+
+
+def continual_mlp(
+    classes: int = 10, *, inputs: int = 784, order: Order = "authors", width: float = 1.0
+) -> nn.Sequential:
+    """Two hidden layers of 100 units, for permuted MNIST: 89,400 weights.
+
+    The paper's table has a ReLU after the last layer, which the code has not: it would cut logits off.
+
+    >>> sum(p.numel() for p in continual_mlp().parameters())
+    89400
+    """
+    layers: list[nn.Module] = [nn.Flatten()]
+    for fan_in, fan_out in pairwise([inputs, *[_scaled(100, width)] * 2]):
+        layers += _hidden(fan_in, fan_out, _MLP, _chosen(_ORDERS, order))
+    return nn.Sequential(*layers, *_output(_scaled(100, width), classes, _MLP))
+
+
+def vgg(
+    classes: int = 10, *, channels: int = 3, image_size: int = 32, order: Order = "authors", width: float = 1.0
+) -> nn.Sequential:
+    """The BinaryConnect CNN for CIFAR: six 3×3 convolutions, two layers of 1024 units; 14,022,016 weights.
+
+    >>> sum(p.numel() for p in vgg().parameters()), sum(p.numel() for p in vgg(100).parameters())
+    (14022016, 14114176)
+    """
+    plan = [128, -128, 256, -256, 512, -512]
+    layers, features = _convolutions(plan, channels, image_size, 3, _CONVOLUTION, _chosen(_ORDERS, order), width)
+    for fan_in, fan_out in pairwise([features, *[_scaled(1024, width)] * 2]):
+        layers += _hidden(fan_in, fan_out, _AFTER_CONVOLUTIONS, _chosen(_ORDERS, order))
+    return nn.Sequential(*layers, *_output(_scaled(1024, width), classes, _AFTER_CONVOLUTIONS))
+
+
+def lrnet_mnist(classes: int = 10, *, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
+    """The network of the LR-net comparison on MNIST, 32C5-MP2-64C5-MP2-512FC-10: 1,662,752 weights.
+
+    All layers binary, BatchNorm after the fully connected layers too, no dropout. The authors'
+    order is LR-net's here: BatchNorm, ReLU, max-pooling. BatchNorm's settings are not stated
+    anywhere; those of the MNIST network are taken.
+
+    >>> sum(p.numel() for p in lrnet_mnist().parameters())
+    1662752
+    """
+    layers, features = _convolutions([-32, -64], 1, 28, 5, _MLP, _chosen(_LRNET_ORDERS, order), width)
+    layers += _hidden(features, _scaled(512, width), _MLP, _chosen(_LRNET_ORDERS, order))
+    return nn.Sequential(*layers, *_output(_scaled(512, width), classes, _MLP))
+
+
+def lrnet_cifar10(classes: int = 10, *, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
+    """The network of the LR-net comparison on CIFAR-10, 2×128C3-MP2-2×256C3-MP2-2×512C3-MP2-1024FC-10.
+
+    12,973,440 weights. As `lrnet_mnist`, with the BatchNorm settings of `vgg`.
+
+    >>> sum(p.numel() for p in lrnet_cifar10().parameters())
+    12973440
+    """
+    plan = [128, -128, 256, -256, 512, -512]
+    layers, features = _convolutions(plan, 3, 32, 3, _CONVOLUTION, _chosen(_LRNET_ORDERS, order), width)
+    layers += _hidden(features, _scaled(1024, width), _AFTER_CONVOLUTIONS, _chosen(_LRNET_ORDERS, order))
+    return nn.Sequential(*layers, *_output(_scaled(1024, width), classes, _AFTER_CONVOLUTIONS))
+
+
+def synthetic_mlp(inputs: int, *, output_batchnorm: bool = False, width: float = 1.0) -> nn.Sequential:
+    """The tanh network of the toy problems, d-64-64-1 with biases, which are binary too in the paper.
+
+    Two moons: `inputs` = 2, one logit. Snelson's regression: `inputs` = 1 and `output_batchnorm`.
+
+    >>> sum(p.numel() for p in synthetic_mlp(2).parameters())
+    4417
+    """
+    hidden = _scaled(64, width)
+    layers = [nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1)]
+    return nn.Sequential(*layers, *([_batchnorm(nn.BatchNorm1d, 1, _MLP)] if output_batchnorm else []))
+
+
+# ---- building blocks -------------------------------------------------------------------------------
+
+
+def _scaled(size: int, width: float) -> int:
+    if not width > 0:
+        raise InvalidInput(f"width={width}: it must be above 0; 1 is the paper's network")
+    return max(1, round(size * width))
+
+
+def _batchnorm(
+    kind: type[nn.BatchNorm1d | nn.BatchNorm2d], features: int, settings: tuple[float, float]
+) -> nn.BatchNorm1d | nn.BatchNorm2d:
+    momentum, eps = settings
+    return kind(features, momentum=momentum, eps=eps, affine=False)
+
+
+def _chosen(orders: dict[str, Parts], order: str) -> Parts:
+    if order not in orders:
+        raise InvalidInput(f"order={order!r}: it must be {' or '.join(map(repr, orders))}")
+    return orders[order]
+
+
+def _hidden(fan_in: int, fan_out: int, norm: tuple[float, float], order: Parts) -> list[nn.Module]:
+    parts: dict[str, nn.Module] = {"norm": _batchnorm(nn.BatchNorm1d, fan_out, norm), "relu": nn.ReLU()}
+    return [nn.Linear(fan_in, fan_out, bias=False), *(parts[name] for name in order if name in parts)]
+
+
+def _output(fan_in: int, classes: int, norm: tuple[float, float]) -> list[nn.Module]:
+    return [nn.Linear(fan_in, classes, bias=False), _batchnorm(nn.BatchNorm1d, classes, norm)]
+
+
+def _convolutions(
+    plan: list[int],
+    channels: int,
+    image_size: int,
+    kernel: int,
+    norm: tuple[float, float],
+    order: Parts,
+    width: float,
+) -> tuple[list[nn.Module], int]:
+    """Convolutions with "same" padding, flattened, and the number of features that come out.
+
+    `plan` has the output channels of each; a minus sign adds 2×2 max-pooling.
+    """
+    layers: list[nn.Module] = []
+    for entry in plan:
+        out = _scaled(abs(entry), width)
+        parts: dict[str, nn.Module] = {"norm": _batchnorm(nn.BatchNorm2d, out, norm), "relu": nn.ReLU()}
+        if entry < 0:
+            parts["pool"] = nn.MaxPool2d(2)
+            image_size //= 2
+        layers += [
+            nn.Conv2d(channels, out, kernel, padding=kernel // 2, bias=False),
+            *(parts[name] for name in order if name in parts),
+        ]
+        channels = out
+    return [*layers, nn.Flatten()], channels * image_size**2
