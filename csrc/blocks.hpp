@@ -8,12 +8,7 @@
 namespace bayesbinn {
 namespace {
 
-// Elements worked on together: several blocks of noise, so that the processor overlaps the long
-// chains of one with those of the next.
-constexpr int BLOCK = 4 * NOISE_BLOCK;
 constexpr int VECTORS = BLOCK / LANES;
-
-static_assert(BLOCK == (int)RANGE_ALIGNMENT, "a range begins with a block");
 
 struct Stored {
     BAYESBINN_INLINE void operator()(float *to, F x) const { store(to, x); }

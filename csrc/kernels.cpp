@@ -213,10 +213,10 @@ void pack_signs(const float *values, size_t count, uint8_t *bits) {
     }
 }
 
-void random_bits(uint64_t key, uint64_t draw, uint64_t b, uint32_t *words) {
+void random_bits(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOISE_BLOCK]) {
     U out[NOISE_VECTORS];
     NoiseStream(key, draw).bits(b, out);
-    __builtin_memcpy(words, out, sizeof out);
+    __builtin_memcpy(words, out, sizeof words);
 }
 
 }  // namespace

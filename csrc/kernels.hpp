@@ -6,9 +6,14 @@
 
 namespace bayesbinn {
 
-// Ranges begin at a multiple of this, so that they begin with a block of noise.
-constexpr size_t RANGE_ALIGNMENT = 128;
+// The generator gives its numbers to the elements of a tensor in blocks of this many.
+constexpr int NOISE_BLOCK = 32;
 
+// Elements worked on together: several blocks of noise, so that the processor overlaps the long
+// chains of one with those of the next.
+constexpr int BLOCK = 4 * NOISE_BLOCK;
+
+// Elements of a tensor; `begin` is a multiple of BLOCK.
 struct Range {
     size_t begin, end;
 };
@@ -85,8 +90,8 @@ struct Kernels {
     // Bit 1 is +1, the lowest bit first; bits beyond `count` are 0.
     void (*pack_signs)(const float *values, size_t count, uint8_t *bits);
 
-    // The generator's 32 words for block b, for its known answers.
-    void (*random_bits)(uint64_t key, uint64_t draw, uint64_t b, uint32_t *words);
+    // The generator's words for one block of noise, for its known answers.
+    void (*random_bits)(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOISE_BLOCK]);
 };
 
 extern const Kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_neon;

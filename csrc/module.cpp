@@ -69,9 +69,9 @@ void pmf_update_spread(
 }
 
 std::vector<uint32_t> random_bits(uint64_t key, uint64_t draw, uint64_t block) {
-    std::vector<uint32_t> words(RANGE_ALIGNMENT);
-    chosen->random_bits(key, draw, block, words.data());
-    return words;
+    uint32_t words[NOISE_BLOCK];
+    chosen->random_bits(key, draw, block, words);
+    return {words, words + NOISE_BLOCK};
 }
 
 }  // namespace

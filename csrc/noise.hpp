@@ -3,12 +3,12 @@
 //     element 32·b + 8·j + c   <-   word j of counter 8·b + c
 #pragma once
 
+#include "kernels.hpp"
 #include "vectors.hpp"
 
 namespace bayesbinn {
 namespace {
 
-constexpr int NOISE_BLOCK = 32;
 constexpr int NOISE_VECTORS = NOISE_BLOCK / LANES;
 constexpr int ROUNDS = 10;
 

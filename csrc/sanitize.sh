@@ -5,30 +5,34 @@ source=$(cd "$(dirname "$0")" && pwd)
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 : "${CXX:=c++}"
-common="-std=c++17 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all"
-kernel="$common -ffp-contract=off -fno-math-errno -fno-trapping-math"
+flags="-std=c++17 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all"
+has=""
+jobs=""
+
+# kernels ISA FLAGS...: the kernels for one instruction set, compiled in the background.
+kernels() {
+    isa=$1
+    shift
+    has="$has -DBAYESBINN_HAS_$(echo "$isa" | tr '[:lower:]' '[:upper:]')"
+    # shellcheck disable=SC2086
+    $CXX $flags -ffp-contract=off -fno-math-errno -fno-trapping-math "-DBAYESBINN_ISA=$isa" "$@" \
+        -c "$source/kernels.cpp" -o "$build/$isa.o" &
+    jobs="$jobs $!"
+}
 
 case $(uname -m) in
 x86_64 | amd64)
-    $CXX $kernel -DBAYESBINN_ISA=portable -c "$source/kernels.cpp" -o "$build/portable.o"
-    $CXX $kernel -DBAYESBINN_ISA=avx2 -mavx2 -c "$source/kernels.cpp" -o "$build/avx2.o"
-    has="-DBAYESBINN_HAS_PORTABLE -DBAYESBINN_HAS_AVX2"
+    kernels portable
+    kernels avx2 -mavx2
     if grep -q avx512vl /proc/cpuinfo 2>/dev/null; then
-        $CXX $kernel -DBAYESBINN_ISA=avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl \
-            -c "$source/kernels.cpp" -o "$build/avx512.o"
-        has="$has -DBAYESBINN_HAS_AVX512"
+        kernels avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl
     fi
     ;;
-aarch64 | arm64)
-    $CXX $kernel -DBAYESBINN_ISA=neon -c "$source/kernels.cpp" -o "$build/neon.o"
-    has="-DBAYESBINN_HAS_NEON"
-    ;;
-*)
-    $CXX $kernel -DBAYESBINN_ISA=portable -c "$source/kernels.cpp" -o "$build/portable.o"
-    has="-DBAYESBINN_HAS_PORTABLE"
-    ;;
+aarch64 | arm64) kernels neon ;;
+*) kernels portable ;;
 esac
+for job in $jobs; do wait "$job"; done
 # shellcheck disable=SC2086
-$CXX $common $has "$source/training.cpp" "$source/threads.cpp" "$source/isa.cpp" "$source/sanitize_test.cpp" \
+$CXX $flags $has "$source/training.cpp" "$source/threads.cpp" "$source/isa.cpp" "$source/sanitize_test.cpp" \
     "$build"/*.o -pthread -ldl -o "$build/run"
 "$build/run"

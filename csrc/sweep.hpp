@@ -12,7 +12,7 @@ namespace bayesbinn {
 
 // What one thread takes at a time. It does not depend on the number of threads, and every element's
 // result depends on that element alone, so neither does the result.
-constexpr size_t PIECE = 256 * RANGE_ALIGNMENT;
+constexpr size_t PIECE = 64 * BLOCK;
 
 // Below this many elements in all, waking threads costs more than they save.
 constexpr size_t WORTH_SHARING = 4 * PIECE;

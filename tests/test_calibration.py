@@ -19,7 +19,7 @@ from bayesbinn.errors import InvalidInput
 from bayesbinn.methods import BayesBiNN
 from bayesbinn.models import continual_mlp
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
-from bayesbinn.predict import predict
+from bayesbinn.prediction import predict
 from bayesbinn.train import fit
 
 ALL_AT_ONCE = 1 << 40

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from bayesbinn.kernels import elementary, native, noise, twin
 from torch import Tensor
+
+from bayesbinn.kernels import elementary, native, noise, twin
 
 needs_native = pytest.mark.skipif(not native.available, reason=f"no native kernels: {native.reason}")
 
@@ -45,12 +46,21 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(torch.equal(a.view(torch.int32), b.view(torch.int32)))
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+@pytest.fixture(autouse=True)
+def _twin_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The twin's many small operations would wait for each other's threads; the kernels get two."""
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
+    torch.set_num_threads(1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many threads the kernels use."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: request.param)
+    return int(request.param)
 
 
 # ---- noise and elementary functions ------------------------------------------------------------

@@ -65,12 +65,16 @@ def test_against_torchmetrics_and_scikit_learn(seed: int) -> None:
     assert metrics.brier(wide, y) == pytest.approx(theirs)
 
 
-def test_confidences_on_the_edges_of_bins_fall_as_in_torchmetrics() -> None:
-    """0.5 and 0.6 are edges of ten bins, and 1 is the end."""
-    p = torch.tensor([[0.5, 0.5], [0.6, 0.4], [1.0, 0.0], [0.95, 0.05], [0.0, 1.0]])
-    y = torch.tensor([0, 1, 0, 1, 1])
-    theirs = float(multiclass_calibration_error(p, y, 2, n_bins=10, norm="l1"))
-    assert metrics.ece(p, y, n_bins=10) == pytest.approx(theirs, abs=1e-7)
+@pytest.mark.parametrize(("dtype", "bins"), [(torch.float32, 10), (torch.float64, 4)])
+def test_confidences_on_the_edges_of_bins_fall_as_in_torchmetrics(dtype: torch.dtype, bins: int) -> None:
+    """0.5 to 0.8 are edges of ten bins, 0.5 and 0.75 of four, and 1 is the end."""
+    p = torch.tensor(
+        [[0.5, 0.5], [0.6, 0.4], [0.7, 0.3], [0.75, 0.25], [0.2, 0.8], [1.0, 0.0], [0.95, 0.05]], dtype=dtype
+    )
+    y = torch.tensor([0, 1, 1, 0, 1, 0, 1])
+    theirs = float(multiclass_calibration_error(p, y, 2, n_bins=bins, norm="l1"))
+    assert metrics.ece(p, y, n_bins=bins) == pytest.approx(theirs, abs=1e-7)
+    assert metrics.ece(p.numpy(), y.numpy(), n_bins=bins) == pytest.approx(theirs, abs=1e-7)
 
 
 def test_nll_stays_finite_where_a_probability_was_rounded_to_zero() -> None:

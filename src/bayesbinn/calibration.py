@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayesbinn.binary import canonical_name
 from bayesbinn.errors import InvalidInput
 from bayesbinn.posterior import BernoulliPosterior, LogitScale, Weights
-from bayesbinn.predict import PureNetwork, class_logits, evaluating, sample_outputs
+from bayesbinn.prediction import PureNetwork, class_logits, evaluating, sample_outputs
 
 # Logits of unit variance want a factor of 5 to 10, those of a wide layer without BatchNorm one of 1e-2.
 _SCALES = (1e-4, 1e3)

@@ -194,8 +194,7 @@ def predict_file(folder: Path, inputs: Path, out: Path, samples: int, data_dir: 
     if posterior is None:
         samples = 0
     regression = dataset.task == "regression"
-    task = "regression" if regression else "classification"
-    prediction = predict(model, posterior, x, samples=samples, task=task, batch_size=EVALUATION_BATCH)
+    prediction = predict(model, posterior, x, samples=samples, task=dataset.task, batch_size=EVALUATION_BATCH)
     columns: dict[str, list[Any]] = {}
     if regression:
         scale, shift = dataset.target_std, dataset.target_mean

@@ -56,7 +56,8 @@ def ece(probabilities: Any, targets: Any, n_bins: int = 15) -> float:
     """Expected calibration error: Σ over bins of (share of inputs)·|accuracy − mean confidence|.
 
     Confidence is the likeliest class's probability. The bins have equal width and include their
-    lower edge; a confidence of exactly 1 has a bin of its own. That is torchmetrics' definition.
+    lower edge; a confidence of exactly 1 has a bin of its own. That is torchmetrics' definition, up to
+    the rounding of the edges.
 
     >>> p = np.array([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
     >>> round(ece(p, np.array([0, 1, 1, 1])), 4)  # ½·|0.5 − 0.9| + ½·|1 − 0.6|
@@ -66,8 +67,9 @@ def ece(probabilities: Any, targets: Any, n_bins: int = 15) -> float:
     if n_bins < 1:
         raise InvalidInput(f"n_bins={n_bins}: it must be 1 or more")
     confidence, correct = p.max(axis=1), p.argmax(axis=1) == y
-    # float32 edges, as a float32 confidence sees them.
-    edges = np.linspace(0, 1, n_bins + 1, dtype=np.float32)
+    # The float32 number 0.7 lies below the float64 edge 0.7: round the edges as the confidences were.
+    wide = "float64" in str(getattr(probabilities, "dtype", "float64"))
+    edges = np.linspace(0, 1, n_bins + 1).astype(np.float64 if wide else np.float32)
     index = np.searchsorted(edges, confidence.clip(0, 1), side="right") - 1
     gaps = np.bincount(index, weights=correct - confidence, minlength=n_bins + 1)
     return float(np.abs(gaps).sum() / len(y))

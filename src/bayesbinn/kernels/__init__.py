@@ -12,6 +12,7 @@ from bayesbinn.kernels.dispatch import (
     bayesbinn_update,
     bop_update,
     first_nonfinite,
+    normal,
     pmf_update,
     ste_update,
     write_hard_sample,
@@ -21,7 +22,7 @@ from bayesbinn.kernels.dispatch import (
     write_sign,
     write_tanh,
 )
-from bayesbinn.kernels.noise import noise_key, normal, random_bits, uniform
+from bayesbinn.kernels.noise import noise_key, random_bits, uniform
 from bayesbinn.kernels.twin import AdamSettings, RuleSettings
 
 __all__ = [

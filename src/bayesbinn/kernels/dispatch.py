@@ -7,6 +7,7 @@ same name where memory allows: float32, contiguous, on the CPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any
@@ -117,6 +118,13 @@ def write_relaxed_sample(parameter: Tensor, natural: Tensor, key: int, draw: int
 def write_hard_sample(parameter: Tensor, natural: Tensor, key: int, draw: int) -> None:
     """p ← sign(λ + δ)."""
     _fill(parameter, natural, lambda x, first: twin.hard_sample(x, key, draw, first))
+
+
+def normal(key: int, draw: int, count: int, device: torch.device | str = "cpu") -> Tensor:
+    """Standard normal numbers: √2·erfinv(2u − 1), where 2u − 1 = tanh(½·log(u/(1 − u))) is a sample at λ = 0, τ = 1."""
+    centred = torch.zeros(count, device=device)
+    write_relaxed_sample([centred], [torch.zeros_like(centred)], [key], draw, 1.0)
+    return torch.erfinv(centred) * math.sqrt(2)
 
 
 @_kernel(lists=4)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ if os.environ.get("BAYESBINN_KERNELS") == "torch":
     reason = "switched off by BAYESBINN_KERNELS=torch"
 else:
     try:
-        from bayesbinn.kernels import _native
+        _native = import_module("bayesbinn.kernels._native")
+    except ModuleNotFoundError:
+        reason = "they were not built when the package was installed, for want of a C++ compiler or by choice"
     except ImportError as error:
         reason = str(error)
 available = _native is not None
@@ -62,12 +65,7 @@ def usable(*tensors: Tensor) -> bool:
     if not available:
         return False
     for tensor in tensors:
-        if not (
-            tensor.is_cpu
-            and tensor.dtype is torch.float32
-            and tensor.is_contiguous()
-            and type(tensor) in _PLAIN
-        ):
+        if not (tensor.is_cpu and tensor.dtype is torch.float32 and tensor.is_contiguous() and type(tensor) in _PLAIN):
             return False
     return True
 

@@ -65,9 +65,3 @@ def uniform(key: int, draw: int, count: int, device: torch.device | str = "cpu",
     """Uniform numbers (k + ½)·2⁻²³, k < 2²³: symmetric, never 0 or 1, exact in float32 (as is 1 − u)."""
     bits = random_bits(key, draw, count, device, first)
     return ((bits >> 9).to(torch.float32) + 0.5) * 2.0**-23
-
-
-def normal(key: int, draw: int, count: int, device: torch.device | str = "cpu") -> Tensor:
-    """Standard normal numbers, by inversion of one uniform each."""
-    normals: Tensor = torch.special.ndtri(uniform(key, draw, count, device))
-    return normals

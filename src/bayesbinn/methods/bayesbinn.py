@@ -103,11 +103,12 @@ class BayesBiNN(BinaryOptimizer):
         require(group, "eps", above=0)
 
     def _start(self, parameter: Tensor, name: str, group: Group) -> State:
-        state: State = {"natural": self._initial_natural(parameter, name)}
-        if group["momentum"]:
-            state["momentum"] = torch.zeros_like(state["natural"])
+        state: State = {}
         if self._prior is not None:
             state["prior"] = self._prior.usable_natural(name, parameter, "prior").clone()
+        state["natural"] = self._initial_natural(parameter, name)
+        if group["momentum"]:
+            state["momentum"] = torch.zeros_like(state["natural"])
         return state
 
     def _initial_natural(self, parameter: Tensor, name: str) -> Tensor:

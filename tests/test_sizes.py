@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayesbinn.errors import InvalidInput
 from bayesbinn.models import mnist_mlp
-from bayesbinn.summary import LayerSummary, summary
+from bayesbinn.sizes import LayerSummary, summary
 
 
 def small_cnn() -> nn.Sequential:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from bayesbinn.binary import split_parameters
 from bayesbinn.errors import InvalidInput
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
-from bayesbinn.predict import PureNetwork, predict
+from bayesbinn.prediction import PureNetwork, predict
 
 ALL_AT_ONCE = 1 << 40
 ONE_BY_ONE = 0

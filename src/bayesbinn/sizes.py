@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from bayesbinn.binary import Rule, canonical_name, split_parameters
 from bayesbinn.errors import InvalidInput
-from bayesbinn.predict import evaluating, unwrapped
+from bayesbinn.prediction import evaluating, unwrapped
 
 
 @dataclass(frozen=True)
