@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -239,7 +238,9 @@ def measure_memory(name: str, kind: str) -> None:
         contestant.train(x, y)
     state = getattr(getattr(contestant, "optimizer", None), "state", {})
     held = sum(v.numel() * v.element_size() for s in state.values() for v in s.values() if isinstance(v, Tensor))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not getrusage: its maximum is inherited from the process that started this one.
+    status = Path("/proc/self/status").read_text()
+    peak = 1024 * int(status.partition("VmHWM:")[2].split()[0])
     print(json.dumps({"bytes": peak, "state": held, "weights": sum(p.numel() for p in contestant.parameters)}))
 
 

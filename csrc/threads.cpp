@@ -50,7 +50,7 @@ std::string borrow_threads_from([[maybe_unused]] const char *library) {
     // dlsym on a handle searches the library and what it was linked with, and nothing else: in a
     // process with several OpenMP runtimes this finds torch's. The handle stays open for good.
     void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
-    void *symbol = handle ? dlsym(handle, "GOMP_parallel") : nullptr;
+    void *symbol = dlsym(handle ? handle : RTLD_DEFAULT, "GOMP_parallel");
     borrowed = reinterpret_cast<Parallel>(symbol);
     Dl_info info;
     if (symbol && dladdr(symbol, &info) && info.dli_fname) return info.dli_fname;

@@ -9,8 +9,8 @@ namespace bayesbinn {
 // counter in the context until nothing is left.
 void in_parallel(int threads, void (*work)(void *), void *context);
 
-// Takes the threads from the OpenMP runtime that `library`, which must be loaded already, is bound
-// to. Returns the file of that runtime, or "" if there is none.
+// Takes the threads from the OpenMP runtime that `library` is bound to, or, if it is not loaded, from
+// the one that the process shares. Returns the file of that runtime, or "" if there is none.
 std::string borrow_threads_from(const char *library);
 
 }  // namespace bayesbinn

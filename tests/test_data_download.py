@@ -305,7 +305,7 @@ def test_a_terminal_gets_a_progress_bar(server: Server, tmp_path: Path, monkeypa
 def test_the_real_mnist_through_a_download(
     server: Server, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shared file is compressed differently from the publisher's: the check must not notice."""
+    """Content that was compressed again has another checksum; that of the decompressed content counts."""
     names = [f"{member.name}.gz" for member in mnist.SOURCE.members]
     server.files = {f"/{name}": (data_dir / "mnist" / name).read_bytes() for name in names}
     here = replace(mnist.SOURCE, mirrors=(server.url,))

@@ -69,10 +69,7 @@ def test_fractions_are_quantities(tmp_path: Path) -> None:
     dataset = data.load(csv(tmp_path, text), label="price")
     assert dataset.task == "regression" and dataset.classes == () and dataset.train_targets.shape == (32, 1)
     y = dataset.split(0.0).train.targets
-    raw = torch.cat((dataset.train_targets, dataset.test_targets)) if dataset.test_targets is not None else y
-    assert dataset.target_mean == pytest.approx(float(raw.mean())) and dataset.target_std == pytest.approx(
-        float(raw.std())
-    )
+    assert float(y.mean()) == pytest.approx(0, abs=1e-6) and float(y.std()) == pytest.approx(1)
     torch.testing.assert_close(y * dataset.target_std + dataset.target_mean, dataset.train_targets)
 
 
@@ -82,7 +79,8 @@ def test_fractions_are_quantities(tmp_path: Path) -> None:
         (list(range(40)), None, "regression"),
         ([i % 5 for i in range(40)], None, "classification"),
         ([i % 5 for i in range(40)], "regression", "regression"),
-        (list(range(40)), "classification", "classification"),
+        ([i * 2 // 3 for i in range(40)], None, "regression"),
+        ([i * 2 // 3 for i in range(40)], "classification", "classification"),
         ([i % 4 + 0.5 for i in range(40)], None, "regression"),
         (["true", "false"] * 20, None, "classification"),
     ],
@@ -139,14 +137,17 @@ GOOD = "".join(f"{i},{i},{i % 2}\n" for i in range(8))
         ("a,b,y\n", "a header but no rows"),
         ("a,b,y\n1,2,0\n1,2,1\n", "2 examples: 5 or more"),
         (f"a,b,y\n{GOOD}3,oops,1\n", "column 'b' holds 'oops' in row 9, which is not a number"),
-        (f"a,b,y\n{GOOD}3,,1\n4,,1\n", r"column 'b' is empty, NaN or infinite in row 9 \(2 such cells\)"),
-        (f"a,b,y\n{GOOD}3,NaN,1\n", "column 'b' is empty, NaN or infinite in row 9"),
-        (f"a,b,y\n{GOOD}inf,2,1\n", "column 'a' is empty, NaN or infinite in row 9"),
+        (f"a,b,y\n{GOOD}3,,1\n4,,1\n", r"column 'b' is empty, NaN or too large in row 9 \(2 such cells\)"),
+        (f"a,b,y\n{GOOD}3,NaN,1\n", "column 'b' is empty, NaN or too large in row 9"),
+        (f"a,b,y\n{GOOD}inf,2,1\n", "column 'a' is empty, NaN or too large in row 9"),
         (f"a,b,y\n{GOOD}1,2,\n", "the label column 'y' is empty in row 9"),
         (f"a,b,y\n{GOOD}1,2\n", "row 9: Expected 3 columns, got 2"),
         (f"a,a,y\n{GOOD}", "two columns are called 'a'"),
         (f"a,,y\n{GOOD}", "column 2 has no name"),
         ("y\n" + "1\n0\n" * 5, "'y' is the only column"),
+        ("a,y\n" + "".join(f"{i},name{i}\n" for i in range(9)), "each of 9 examples has a label of its own"),
+        (f"a,b,y\n{GOOD}1e39,2,1\n", "column 'a' is empty, NaN or too large in row 9"),
+        ("a,y\n" + "".join(f"{i},{i}e38\n" for i in range(9)), "must be finite"),
         ("a,y\n" + "1,cat\n" * 9, "all labels are 'cat': 2 or more classes"),
     ],
 )
@@ -204,7 +205,7 @@ def test_parquet_true_and_false_are_classes(tmp_path: Path) -> None:
 def test_bad_parquet_is_explained(tmp_path: Path) -> None:
     numbers, labels = [1.0, 2.0, None, 4.0, 5.0, float("nan")], [0, 1, 0, 1, 0, 1]
     path = parquet(tmp_path, a=numbers, y=labels)
-    refused(path, r"column 'a' is empty, NaN or infinite in row 3 \(2 such cells\)", label="y")
+    refused(path, r"column 'a' is empty, NaN or too large in row 3 \(2 such cells\)", label="y")
     refused(parquet(tmp_path, a=labels, y=[None, *labels[1:]]), "label column 'y' is empty in row 1", label="y")
     refused(parquet(tmp_path, a=[[1]] * 6, y=labels), "column 'a' holds list", label="y")
     content = path.read_bytes()
@@ -255,6 +256,7 @@ def test_npz_text_labels_and_regression(tmp_path: Path) -> None:
         (dict(a=np.zeros(3)), "it holds a: save x and y"),
         (dict(x=np.zeros((20, 2)), y=LABELS[:19]), "20 inputs but 19 labels"),
         (dict(x=np.full((20, 2), np.nan), y=LABELS), r"x\[0\] has a NaN"),
+        (dict(x=np.full((20, 2), 1e300), y=LABELS), r"x\[0\] has a NaN or infinite value"),
         (dict(x=np.zeros((20, 2)), y=np.full(20, np.nan)), "the label of example 0 is NaN"),
         (dict(x=np.array(["a"] * 20), y=LABELS), "x has type <U1"),
         (dict(x=np.zeros(20), y=LABELS), r"shape \(20,\)"),
@@ -265,6 +267,22 @@ def test_npz_text_labels_and_regression(tmp_path: Path) -> None:
 )
 def test_bad_npz_is_explained(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     refused(npz(tmp_path, **arrays), message)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ([0, 1], [0.0, 1.7], "example 1 has the label '1.7', which is not among the 2 classes"),
+        ([0, 1], [0.0, np.nan], "example 1 has the label 'nan'"),
+        ([0, 1], ["0", "1"], "the label '0' is text, but those to train on are numbers"),
+        ([0.5, 1.5], ["0", "1"], "the label '0' is text"),
+        ([0.5, 1.5], [0.0, np.nan], "must be finite"),
+        (["1", "b"], [1.0, 2.0], "example 1 has the label '2', which is not among the 2 classes"),
+    ],
+)
+def test_test_labels_that_do_not_fit(tmp_path: Path, train: list[Any], test: list[Any], message: str) -> None:
+    x = np.zeros((6, 2))
+    refused(npz(tmp_path, x_train=x, y_train=np.array(train * 3), x_test=x, y_test=np.array(test * 3)), message)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "empty", "inside"])
@@ -349,6 +367,53 @@ def test_an_unreadable_image_is_named(pets: Path, damage: str) -> None:
         path.write_bytes({"truncated": content[:50], "text": b"hello", "empty": b""}[damage])
     line = refused(pets, "more than 8 bits" if damage == "16 bits" else "not a readable image")
     assert line.startswith(str(path))
+
+
+# --- new inputs ---------------------------------------------------------------------------------------------
+
+
+def test_new_rows_are_matched_by_name(tmp_path: Path) -> None:
+    path = csv(tmp_path, "height,kind,width\n1,rose,2\n3,daisy,4\n")
+    inputs, names = data.load_inputs(path, (2,), features=("width", "height"))
+    assert inputs.tolist() == [[2.0, 1.0], [4.0, 3.0]] and names == ["0", "1"]
+    with pytest.raises(InvalidInput, match=r"no column 'widht', .* trained on\. Did you mean 'width'"):
+        data.load_inputs(path, (2,), features=("widht", "height"))
+    with pytest.raises(InvalidInput, match=r"the shape \(2,\), but the model takes \(3,\)"):
+        data.load_inputs(path, (3,), features=("width", "height"))
+    with pytest.raises(InvalidFile, match="column 'kind' holds 'rose' in row 1"):
+        data.load_inputs(path, (3,))
+
+
+def test_new_arrays_take_the_models_shape(tmp_path: Path) -> None:
+    pixels = np.arange(60, dtype=np.uint8).reshape(2, 5, 6)
+    for arrays in (dict(x=pixels, y=LABELS[:2]), dict(anything=pixels)):
+        inputs, _ = data.load_inputs(npz(tmp_path, **arrays), (1, 5, 6))
+        assert inputs.dtype == torch.uint8 and torch.equal(inputs[:, 0], torch.from_numpy(pixels))
+    assert data.load_inputs(npz(tmp_path, x=pixels), (30,))[0].shape == (2, 30)
+    with pytest.raises(InvalidFile, match="it holds a, b: save the inputs as x"):
+        data.load_inputs(npz(tmp_path, a=pixels, b=pixels), (30,))
+
+
+def test_new_images(pets: Path) -> None:
+    inputs, names = data.load_inputs(pets, (3, 5, 6))
+    assert names[:2] == ["cat/0.png", "cat/2.png"] and inputs[:2, 0, 0, 0].tolist() == [0, 2]
+    picture(pets / "grey.png", 7, mode="L")
+    inputs, names = data.load_inputs(pets / "grey.png", (3, 5, 6))
+    assert names == ["grey.png"] and inputs.shape == (1, 3, 5, 6) and inputs.unique().tolist() == [7]
+    with pytest.raises(InvalidInput, match="but the model takes \\(1, 5, 6\\)"):
+        data.load_inputs(pets / "cat", (1, 5, 6))
+    with pytest.raises(InvalidInput, match="not images"):
+        data.load_inputs(pets, (30,))
+
+
+def test_new_inputs_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no such file"):
+        data.load_inputs(tmp_path / "x.csv", (2,))
+    (tmp_path / "x.txt").write_text("1 2")
+    with pytest.raises(InvalidInput, match=r"\.npz, an image or a folder"):
+        data.load_inputs(tmp_path / "x.txt", (2,))
+    with pytest.raises(InvalidFile, match="no image in it"):
+        data.load_inputs(tmp_path, (3, 2, 2))
 
 
 # --- the entry ----------------------------------------------------------------------------------------------

@@ -501,7 +501,7 @@ def test_lrnet_moments_are_those_of_hard_binary_weights(layer: str) -> None:
     draws = 20_000
     generator = torch.Generator().manual_seed(3)
     theta = torch.randn(weight_shape, generator=generator) * 2
-    x = torch.randn(input_shape, generator=generator)
+    x = torch.randn(input_shape, generator=generator) * 2
     bias = torch.randn(biases, generator=generator) if biases else None
 
     # The same input many times: every copy has noise of its own.

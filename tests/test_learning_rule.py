@@ -35,7 +35,7 @@ def expected_scale(natural: float, temperature: float) -> float:
     mean_slope = quad(
         lambda delta: 0.5 * math.cosh(delta) ** -2 * math.cosh((natural + delta) / temperature) ** -2,
         low,
-        high,
+        max(low, high),  # empty where no noise reaches the bend
         epsabs=0,
         epsrel=1e-9,
         limit=200,
@@ -184,6 +184,22 @@ def test_one_step_climbs_at_temperature_one_and_falls_back_at_a_tenth() -> None:
         assert error < 0.1
         assert abs(float(scale.mean()) - expected_scale(3.0, temperature)) < 3 * error
         assert expected_scale(3.0, temperature) == pytest.approx(mean_scale, rel=1e-3)
+
+
+def test_saturated_weights_rest_at_another_fixed_point() -> None:
+    """Beyond |λ| = 9.33 no noise reaches the bend of tanh at τ = 0.1 and ε makes s = 1/τ: λ = λ₀ − N·c/τ rests.
+
+    A learning rate so large that the noise of s throws λ that far leaves the weight there.
+    """
+    assert expected_scale(20.0, 0.1) == pytest.approx(10.0)
+    weight = nn.Parameter(torch.zeros(1000))
+    start = BernoulliPosterior({"w": torch.full((1000,), 15.0)})
+    optimizer = BayesBiNN([("w", weight)], lr=0.5, train_set_size=1, temperature=0.1, init=start, seed=0)
+    for _ in range(30):
+        with optimizer.sampled_params(train=True):
+            (-2 * weight).sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(optimizer.posterior().natural["w"], torch.full((1000,), 20.0), rtol=1e-5, atol=0.0)
 
 
 # ---- the gradient against all 1,024 networks -----------------------------------------------------

@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -65,17 +68,32 @@ def build_model(experiment: Experiment, dataset: Dataset) -> nn.Sequential:
     if settings.name not in makers:
         raise InvalidInput(f"there is no network {settings.name!r}.{nearest(settings.name, makers)}")
     maker: Callable[..., nn.Sequential] = getattr(models, settings.name)
-    features = int(torch.tensor(dataset.input_shape).prod())
+    size = dataset.input_shape
     if settings.name == "synthetic_mlp":
-        return maker(features, output_batchnorm=settings.output_batchnorm, width=settings.width)
+        if dataset.num_classes > 2:
+            raise InvalidInput(f"{dataset.name}: {dataset.num_classes} classes; synthetic_mlp has one output, for 2")
+        return maker(prod(size), output_batchnorm=settings.output_batchnorm, width=settings.width)
     shape: dict[str, Any] = {}
     if settings.name.endswith("_mlp"):
-        shape = {"inputs": features}
+        shape = {"inputs": prod(size)}
     elif settings.name == "vgg":
-        if len(dataset.input_shape) != 3:
-            raise InvalidInput(f"{dataset.name}: the CNN needs images, these examples are {dataset.input_shape}")
-        shape = {"channels": dataset.input_shape[0], "image_size": dataset.input_shape[1]}
+        if len(size) != 3 or size[1] != size[2] or size[1] < 8:
+            raise InvalidInput(f"{dataset.name}: vgg needs square images of 8×8 or more, these examples are {size}")
+        shape = {"channels": size[0], "image_size": size[1]}
+    elif size != (wanted := (1, 28, 28) if settings.name == "lrnet_mnist" else (3, 32, 32)):
+        raise InvalidInput(f"{dataset.name}: {settings.name} takes images of {wanted}, these examples are {size}")
     return maker(max(dataset.num_classes, 1), order=settings.order, width=settings.width, **shape)
+
+
+def check_loss(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse a loss that does not fit what the data ask for and what the network puts out."""
+    loss, single = experiment.training.loss, experiment.model.name == "synthetic_mlp"
+    wanted = "mse" if dataset.task == "regression" else "binary_cross_entropy" if single else "cross_entropy"
+    if loss != wanted:
+        raise InvalidInput(
+            f"training.loss is {loss!r}: {dataset.name} is {dataset.task}, for which {experiment.model.name} "
+            f"needs {wanted!r}; add --set training.loss={wanted}"
+        )
 
 
 @dataclass
@@ -102,15 +120,32 @@ class Run:
     @classmethod
     def open(cls, experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Run:
         """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-        folder.mkdir(parents=True, exist_ok=True)
         config = folder / "config.toml"
-        if config.exists():
-            existing = load_experiment(str(config))
-            if existing != experiment:
-                raise InvalidInput(
-                    f"{folder} holds another experiment ({_difference(existing, experiment)}); choose another --out"
-                )
+        if config.exists() and (difference := _difference(load_experiment(str(config)), experiment)):
+            raise InvalidInput(f"{folder} holds another experiment ({difference}); choose another --out")
+        run = cls._build(experiment, folder, data_dir)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
+        if not config.exists():
+            _write_atomically(config, experiment.to_toml().encode())
+        run._write_metrics()
+        return run
+
+    @classmethod
+    def load(cls, folder: Path, data_dir: Path | None = None) -> Run:
+        """A run as its last checkpoint has it. Nothing is written, so that a run under way can be looked at."""
+        experiment, _ = load_run(folder)
+        run = cls._build(experiment, folder, data_dir)
+        if not run.rows:
+            raise InvalidInput(f"{folder}: no epoch is finished yet; train first")
+        return run
+
+    @classmethod
+    def _build(cls, experiment: Experiment, folder: Path, data_dir: Path | None) -> Run:
         dataset = data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
+        check_loss(experiment, dataset)
         torch.manual_seed(experiment.training.seed)
         model = build_model(experiment, dataset)
         optimizer, real_optimizer = _optimizers(experiment, model, dataset)
@@ -119,9 +154,6 @@ class Run:
         checkpoint = folder / "checkpoint.pt"
         if checkpoint.exists():
             run._restore(checkpoint)
-        else:
-            _write_atomically(config, experiment.to_toml().encode())
-            run._write_metrics()
         return run
 
     @property
@@ -144,6 +176,8 @@ class Run:
         `should_stop` says so, the batch under way is finished and a checkpoint written.
         """
         training = self.experiment.training
+        if stop_after is not None and stop_after < 1:
+            raise InvalidInput(f"stop_after={stop_after}: it must be 1 or more")
         last = min(training.epochs, stop_after or training.epochs)
         parts = self.dataset.split(self.experiment.data.validation, training.seed)
         settings = self.experiment.method
@@ -255,13 +289,8 @@ class Run:
             "random": torch.get_rng_state(),
         }
         path = self.folder / "checkpoint.pt"
-        partial = path.with_suffix(".partial")
-        try:
+        with _replacing(path) as partial:
             torch.save(state, partial)
-            os.replace(partial, path)
-        except (OSError, RuntimeError) as error:
-            partial.unlink(missing_ok=True)
-            raise InvalidFile(f"{path}: could not be written ({error}); the previous checkpoint is untouched") from None
 
     def _restore(self, path: Path) -> None:
         try:
@@ -276,7 +305,6 @@ class Run:
         except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InvalidFile(f"{path}: cannot be resumed ({reason}); delete it to start again") from error
-        self._write_metrics()
 
     def _write_metrics(self) -> None:
         """The file always tells what the checkpoint knows: a killed run leaves no line twice."""
@@ -285,7 +313,9 @@ class Run:
 
     def _write_posterior(self) -> None:
         if self.experiment.method.name != "float":
-            self.optimizer.posterior().save(self.folder / "posterior.safetensors")
+            path = self.folder / "posterior.safetensors"
+            with _explained(path):
+                self.optimizer.posterior().save(path)  # atomic by itself
 
 
 class _Clock:
@@ -312,21 +342,22 @@ def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
     if not config.is_file():
         raise InvalidFile(f"{folder}: there is no run here (no config.toml)")
     metrics = folder / "metrics.jsonl"
-    lines = metrics.read_text().splitlines() if metrics.is_file() else []
-    return load_experiment(str(config)), [json.loads(line) for line in lines]
+    try:
+        lines = metrics.read_text().splitlines() if metrics.is_file() else []
+        rows = [json.loads(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise InvalidFile(f"{metrics}: not a line of JSON per epoch ({error}); resuming the run writes it anew") from None
+    return load_experiment(str(config)), rows
 
 
 def load_trained(
     folder: Path, data_dir: Path | None = None
 ) -> tuple[Experiment, Dataset, nn.Module, BernoulliPosterior | None]:
     """A run's network with its weights, its data and its posterior (None for full precision)."""
-    experiment, rows = load_run(folder)
-    if not rows:
-        raise InvalidInput(f"{folder}: no epoch is finished yet; train first")
-    run = Run.open(experiment, folder, data_dir)
-    posterior = None if experiment.method.name == "float" else run.optimizer.posterior()
+    run = Run.load(folder, data_dir)
+    posterior = None if run.experiment.method.name == "float" else run.optimizer.posterior()
     run.model.eval()
-    return experiment, run.dataset, run.model, posterior
+    return run.experiment, run.dataset, run.model, posterior
 
 
 def _optimizers(
@@ -335,7 +366,7 @@ def _optimizers(
     settings = experiment.method
     binary, real = split_parameters(model, biases=settings.binary_biases)
     count = len(dataset.train_inputs)
-    size = (count - int(experiment.data.validation * count)) * settings.train_set_scale
+    size = (count - int(experiment.data.validation * count)) * settings.train_set_scale  # the paper's N
     optimizer = get_method(settings.name).create(
         binary, train_set_size=int(size), seed=experiment.training.seed, **settings.settings
     )
@@ -343,11 +374,12 @@ def _optimizers(
 
 
 def _difference(existing: Experiment, wanted: Experiment) -> str:
-    old, new = _flat(existing.model_dump()), _flat(wanted.model_dump())
+    """The first setting that differs, in words; empty if none does. A tuple and the list that TOML makes of it agree."""
+    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in (existing, wanted))
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             return f"{key} is {old.get(key)!r} there, {new.get(key)!r} here"
-    return "its settings differ"
+    return ""
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -358,10 +390,28 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
+    with _replacing(path) as partial:
+        partial.write_bytes(content)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A path to write to. It takes the place of `path` when it is complete and on the disk, or not at all."""
+    with _explained(path) as partial:
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[Path]:
+    """A failure to write `path` through its ``.partial`` neighbour leaves nothing half written, and is one line."""
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    except OSError as error:
+        yield partial
+    except (OSError, RuntimeError, SafetensorError) as error:
         partial.unlink(missing_ok=True)
-        raise InvalidFile(f"{path}: could not be written ({error})") from None
+        reason = str(error).partition("\n")[0]
+        kept = "; the previous one is untouched" if path.exists() else ""
+        raise InvalidFile(f"{path}: could not be written ({reason}){kept}") from None

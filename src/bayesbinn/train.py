@@ -72,12 +72,22 @@ def train_batches(
                 value.backward()
         optimizer.step()
         if real_optimizer is not None:
+            _average_gradients(real_optimizer, mc_samples)
             real_optimizer.step()
         totals.loss += value.item() * len(x)
         totals.correct += correct_predictions(output, y)
         totals.seen += len(x)
         totals.batches += 1
         after_batch()
+
+
+def _average_gradients(optimizer: torch.optim.Optimizer, samples: int) -> None:
+    """Gradients of real parameters add up over the samples; those of binary ones the method averages itself."""
+    if samples > 1:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad /= samples
 
 
 def set_learning_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float) -> None:

@@ -12,5 +12,17 @@ from bayesbinn.data.batches import Batches, Part
 from bayesbinn.data.catalog import Available, available, load
 from bayesbinn.data.dataset import Dataset, Parts
 from bayesbinn.data.digits import load_digits
+from bayesbinn.data.inputs import load_inputs
 
-__all__ = ["Available", "Batches", "Dataset", "Part", "Parts", "Split", "available", "load", "load_digits"]
+__all__ = [
+    "Available",
+    "Batches",
+    "Dataset",
+    "Part",
+    "Parts",
+    "Split",
+    "available",
+    "load",
+    "load_digits",
+    "load_inputs",
+]

@@ -7,12 +7,12 @@ second one is mirrored: pad, crop, flip, in this order, all before normalisation
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 PADDING = 4
 
@@ -39,28 +39,19 @@ class Draws:
 def crop_and_flip(images: Tensor, rows: npt.NDArray[np.int64], draws: Draws) -> Tensor:
     """The images at `rows`, each cropped and mirrored as drawn: [len(rows), C, H, W], same dtype.
 
-    Mirrored images are gathered behind the others, so that one `flip` serves them all; the final
-    gather puts every example back in its place. That gather goes through NumPy because torch copies
-    a strided window element by element, NumPy row by row (about six times as fast).
+    Gathering goes through NumPy: torch copies a strided window element by element, NumPy row by row
+    (about six times as fast).
 
     >>> images = torch.arange(1, 5, dtype=torch.uint8).view(1, 1, 2, 2)
     >>> draws = Draws(np.array([4, 3]), np.array([4, 4]), np.array([True, False]))
     >>> crop_and_flip(images, np.array([0, 0]), draws).tolist()
     [[[[2, 1], [4, 3]]], [[[0, 0], [1, 2]]]]
     """
-    count, (channels, height, width) = len(rows), images.shape[1:]
-    sorted_rows = np.argsort(draws.mirror, kind="stable")
-    place = np.empty_like(sorted_rows)
-    place[sorted_rows] = np.arange(count)
-    straight = count - int(np.count_nonzero(draws.mirror))
-
-    gathered = images.index_select(0, torch.from_numpy(rows[sorted_rows]))
-    padded = images.new_zeros(count, channels, height + 2 * PADDING, width + 2 * PADDING)
-    inside = padded[:, :, PADDING : PADDING + height, PADDING : PADDING + width]
-    inside[:straight] = gathered[:straight]
-    inside[straight:] = gathered[straight:].flip(-1)
-
-    # Mirroring the crop at `left` is the same as cropping the mirrored image at `2 · PADDING − left`.
-    left = np.where(draws.mirror, 2 * PADDING - draws.left, draws.left)
-    windows: Any = padded.unfold(2, height, 1).unfold(3, width, 1).numpy()  # [N, C, 9, 9, H, W], a view
-    return torch.from_numpy(windows[place, :, draws.top, left])
+    height, width = images.shape[2:]
+    gathered = torch.from_numpy(images.numpy().take(rows, axis=0))
+    padded = F.pad(gathered, (PADDING,) * 4)
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1).numpy()  # [N, C, 9, 9, H, W], a view
+    crops = windows[np.arange(len(rows)), :, draws.top, draws.left]
+    mirrored = np.flatnonzero(draws.mirror)
+    crops[mirrored] = torch.from_numpy(crops[mirrored]).flip(-1).numpy()
+    return torch.from_numpy(crops)

@@ -95,7 +95,7 @@ def _replacing(final: Path) -> Iterator[Path]:
     unfinished = Path(name)
     try:
         yield unfinished
-        unfinished.chmod(0o644)  # mkstemp's files are private, a shared data folder is not
+        unfinished.chmod(0o644)  # mkstemp's files are private, a folder of data sets often is not
         unfinished.replace(final)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from bayesbinn.data.dataset import Dataset
 from bayesbinn.data.optional import need
@@ -22,10 +23,16 @@ def load_images(path: Path) -> Dataset:
     divided = (path / "train").is_dir() and (path / "test").is_dir()
     folders = [path / "train", path / "test"] if divided else [path]
     found = [_files(folder) for folder in folders]
-    pixels = {file: _pixels(file) for files in found for file, _ in files}
-    _check_sizes(pixels)
-    grey = all(image.ndim == 2 for image in pixels.values())
-    return build(path, *(_examples(files, pixels, grey) for files in found))
+    pixels = {file: pixels_of(file) for files in found for file, _ in files}
+    check_sizes(pixels)
+    channels = 1 if all(image.ndim == 2 for image in pixels.values()) else 3
+    return build(
+        path,
+        *(
+            Examples(stack([pixels[file] for file, _ in files], channels), np.array([name for _, name in files]))
+            for files in found
+        ),
+    )
 
 
 def _files(folder: Path) -> list[tuple[Path, str]]:
@@ -44,7 +51,7 @@ def _files(folder: Path) -> list[tuple[Path, str]]:
     return files
 
 
-def _pixels(path: Path) -> Pixels:
+def pixels_of(path: Path) -> Pixels:
     """uint8 [H, W] of a grey image, [H, W, 3] of any other."""
     pillow = need("PIL.Image", "reading images")
     try:
@@ -57,7 +64,7 @@ def _pixels(path: Path) -> Pixels:
         raise InvalidFile(f"{path}: not a readable image ({reason}): replace or remove it") from error
 
 
-def _check_sizes(pixels: dict[Path, Pixels]) -> None:
+def check_sizes(pixels: dict[Path, Pixels]) -> None:
     first = next(iter(pixels))
     height, width = pixels[first].shape[:2]
     for path, image in pixels.items():
@@ -68,11 +75,9 @@ def _check_sizes(pixels: dict[Path, Pixels]) -> None:
             )
 
 
-def _examples(files: list[tuple[Path, str]], pixels: dict[Path, Pixels], grey: bool) -> Examples:
-    """[N, 1, H, W] if every image of the set is grey, otherwise [N, 3, H, W]."""
-    images = [pixels[path] for path, _ in files]
-    if grey:
-        inputs = np.stack(images)[:, None]
-    else:
-        inputs = np.stack([np.stack([i] * 3) if i.ndim == 2 else i.transpose(2, 0, 1) for i in images])
-    return Examples(torch.from_numpy(inputs), np.array([name for _, name in files]))
+def stack(images: list[Pixels], channels: int) -> Tensor:
+    """[N, channels, H, W]; a grey image is repeated where three channels are wanted."""
+    if channels == 1:
+        return torch.from_numpy(np.stack(images)[:, None])
+    colours = [np.stack([i] * 3) if i.ndim == 2 else i.transpose(2, 0, 1) for i in images]
+    return torch.from_numpy(np.stack(colours))

@@ -26,8 +26,6 @@ class Labels:
     task: Task
     values: Values
     """The distinct labels in order, for classification."""
-    mean: float
-    std: float
     note: str
 
     @property
@@ -36,9 +34,14 @@ class Labels:
 
     def targets(self, labels: Values, where: str) -> Tensor:
         """int64 [N] or float32 [N, 1]; a label that training never saw is an error."""
+        numeric = labels.dtype.kind in "biuf"
+        if not numeric and (self.task == "regression" or self.values.dtype.kind != "U"):
+            raise InvalidInput(f"{where}: the label {_text(labels[0])!r} is text, but those to train on are numbers")
         if self.task == "regression":
-            return torch.from_numpy(_numbers(labels).astype(np.float32)).view(-1, 1)
-        labels = labels.astype(self.values.dtype) if self.values.dtype.kind != "U" else labels.astype(str)
+            with np.errstate(over="ignore"):  # an overflow becomes infinite, which the data set refuses
+                return torch.from_numpy(labels.astype(np.float32)).view(-1, 1)
+        if numeric and self.values.dtype.kind == "U":
+            labels = np.array([_text(label) for label in labels])
         codes = np.searchsorted(self.values, labels).clip(max=len(self.values) - 1)
         strange = np.flatnonzero(self.values[codes] != labels)
         if len(strange):
@@ -69,14 +72,11 @@ def understand(labels: Values, where: str, task: Task | None = None) -> Labels:
     if task == "regression" or (task is None and numeric and _are_quantities(labels, values)):
         if not numeric:
             raise InvalidInput(f"{where}: regression needs numbers, but the first label is {_text(labels[0])!r}")
-        numbers = _numbers(labels)
-        std = float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
-        note = f"regression: the label has {len(values)} different numbers"
-        return Labels("regression", values[:0], float(numbers.mean()), std or 1.0, note)
+        return Labels("regression", values[:0], f"regression: the label has {len(values)} different numbers")
     if len(values) < 2:
         raise InvalidInput(f"{where}: all labels are {_text(values[0])!r}: 2 or more classes are needed")
     names = tuple(_text(value) for value in values)
-    return Labels("classification", values, 0.0, 1.0, f"classification: {len(values)} classes, {_some(names)}")
+    return Labels("classification", values, f"classification: {len(values)} classes, {_some(names)}")
 
 
 def _are_quantities(labels: Values, values: Values) -> bool:
@@ -84,13 +84,9 @@ def _are_quantities(labels: Values, values: Values) -> bool:
     return not whole or len(values) > MOST_CLASSES or 2 * len(values) > len(labels)
 
 
-def _numbers(labels: Values) -> npt.NDArray[np.float64]:
-    return labels.astype(np.float64)
-
-
 def _text(value: Any) -> str:
     """A whole number without a decimal point, whatever its type."""
-    return str(int(value)) if isinstance(value, np.floating) and value == int(value) else str(value)
+    return str(int(value)) if isinstance(value, np.floating) and value.is_integer() else str(value)
 
 
 def _some(names: tuple[str, ...], most: int = 5) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,7 +27,7 @@ class Examples:
     inputs: Tensor
     labels: Values
 
-    def __getitem__(self, rows: np.typing.NDArray[np.int64]) -> Examples:
+    def __getitem__(self, rows: npt.NDArray[np.int64]) -> Examples:
         return Examples(self.inputs[torch.from_numpy(rows)], self.labels[rows])
 
 
@@ -51,21 +52,27 @@ def build(
     if test is None:
         codes = np.unique(train.labels, return_inverse=True)[1] if labels.task == "classification" else None
         kept, held = holdout_rows(codes, len(train.inputs), TEST_SHARE)
+        if len(held) == 0:
+            raise InvalidInput(
+                f"{where}: each of {len(kept)} examples has a label of its own: is this the right column?"
+            )
         train, test = train[kept], train[held]
         said.append(f"test part: {len(held)} of {len(held) + len(kept)} examples, kept aside with a fixed seed")
     mean, std = statistics(train.inputs)
+    targets = labels.targets(train.labels, where)
+    scale = statistics(targets) if labels.task == "regression" else (0.0, 1.0)
     return Dataset(
         name=path.stem,
         train_inputs=train.inputs,
-        train_targets=labels.targets(train.labels, where),
+        train_targets=targets,
         test_inputs=test.inputs,
         test_targets=labels.targets(test.labels, where),
         task=labels.task,
         mean=mean,
         std=std,
         classes=labels.classes,
-        target_mean=labels.mean,
-        target_std=labels.std,
+        target_mean=float(scale[0]),
+        target_std=float(scale[1]),
         features=tuple(features),
         source=where,
         notes=tuple(said),

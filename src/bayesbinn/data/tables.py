@@ -110,12 +110,12 @@ def _examples(path: Path, table: Any, label: str | None) -> tuple[list[str], Exa
     features = [name for name in names if name != label]
     if not features:
         raise InvalidInput(f"{path}: {label!r} is the only column: at least one column of numbers is needed beside it")
-    columns = [_numbers(path, name, table.column(name)) for name in features]
+    columns = [numbers_of(path, name, table.column(name)) for name in features]
     inputs = torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
     return features, Examples(inputs, _labels(path, label, table.column(label)))
 
 
-def _numbers(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
+def numbers_of(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
     """A column of finite numbers; the error names the first cell that is not one."""
     arrow = need("pyarrow", "reading tables")
     column, is_text = _cells(column)
@@ -130,10 +130,10 @@ def _numbers(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
             f"{path}: column {name!r} holds {cell.as_py()!r} in row {row}, which is not a number: "
             "correct the cell or drop the column"
         ) from None
-    bad = np.flatnonzero(~np.isfinite(numbers))
+    bad = np.flatnonzero(~(np.abs(numbers) <= np.finfo(np.float32).max))
     if len(bad):
         raise InvalidFile(
-            f"{path}: column {name!r} is empty, NaN or infinite in row {bad[0] + 1} ({len(bad)} such cells): "
+            f"{path}: column {name!r} is empty, NaN or too large in row {bad[0] + 1} ({len(bad)} such cells): "
             "fill them, or drop the rows or the column"
         )
     return numbers

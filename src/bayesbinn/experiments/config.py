@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bayesbinn.errors import InvalidFile, InvalidInput, nearest
-from bayesbinn.experiments.schedules import Constant, Schedule
+from bayesbinn.experiments.schedules import SCHEDULES, Constant, Schedule
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,7 +29,7 @@ _PROVIDED = {"train_set_size", "seed", "prior", "independent_noise"}
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DataSettings(_Section):
@@ -59,8 +59,9 @@ class TrainingSettings(_Section):
     """The budget, and how results are taken."""
 
     epochs: Annotated[int, _POSITIVE]
-    batch_size: Annotated[int, _POSITIVE]
-    seed: int = 0
+    batch_size: Annotated[int, Field(ge=2)]
+    """2 or more: BatchNorm has no statistics of a single example."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     loss: Literal["cross_entropy", "binary_cross_entropy", "mse"] = "cross_entropy"
     mean_samples: Annotated[int, Field(ge=0)] = 10
     """Posterior samples behind `test_accuracy_mean`; 0 leaves it out."""
@@ -81,6 +82,14 @@ class MethodSettings(_Section):
     """Biases are binary too, as in the synthetic networks."""
     real_lr: Annotated[float, _POSITIVE] = 1e-2
     """Adam's rate for parameters that stay real, where there are any."""
+
+
+_SECTIONS: dict[str, type[_Section]] = {
+    "data": DataSettings,
+    "model": ModelSettings,
+    "training": TrainingSettings,
+    "method": MethodSettings,
+}
 
 
 class Experiment(_Section):
@@ -120,8 +129,8 @@ def load_experiment(
     raw = _read(source)
     if "method" not in raw:
         raw = _choose_method(raw, method, source)
-    elif method is not None and method != raw["method"].get("name"):
-        raise InvalidInput(f"{source} is a complete experiment for {raw['method'].get('name')!r}, not {method!r}")
+    elif method is not None and method != (name := _table(raw, "method", source).get("name")):
+        raise InvalidInput(f"{source} is a complete experiment for {name!r}, not {method!r}")
     for key, value in (overrides or {}).items():
         override(raw, key, value)
     return validated(raw, source)
@@ -139,11 +148,34 @@ def validated(raw: dict[str, Any], source: str) -> Experiment:
     allowed = [name for name in method.settings if name not in _PROVIDED]
     for key in experiment.method.settings:
         if key not in allowed:
-            raise InvalidInput(f"{source}: method {method.name!r} has no setting {key!r}.{nearest(key, allowed)}")
+            raise InvalidInput(f"{source}: method {method.name!r} has no setting {key!r}.{_nearest_key(key, allowed)}")
     missing = [k for k in allowed if k not in method.defaults and k not in experiment.method.settings]
     if missing:
         raise InvalidInput(f"{source}: method {method.name!r} needs {missing[0]!r}; add --set {missing[0]}=VALUE")
+    _try_settings(experiment.method, source)
     return experiment
+
+
+def _try_settings(settings: MethodSettings, source: str) -> None:
+    """Build the optimizer for a single weight: it knows which values it takes."""
+    import torch
+
+    from bayesbinn.methods import get_method
+
+    try:
+        weight = [("weight", torch.nn.Parameter(torch.ones(1, 1)))]
+        get_method(settings.name).create(weight, train_set_size=2, seed=0, **settings.settings)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidInput(f"{source}: method {settings.name!r}: {reason}") from None
+
+
+def _nearest_key(key: str, allowed: list[str]) -> str:
+    """The nearest setting of the method, or the one of that name elsewhere: batch_size is training.batch_size."""
+    for section, kind in _SECTIONS.items():
+        if key in kind.model_fields:
+            return f" Did you mean {f'{section}.{key}'!r}?"
+    return nearest(key, [*allowed, *MethodSettings.model_fields])
 
 
 def _read(source: str) -> dict[str, Any]:
@@ -153,7 +185,10 @@ def _read(source: str) -> dict[str, Any]:
         path = Path(source)
         if not path.is_file():
             raise InvalidFile(f"{source}: there is no such file; presets: {', '.join(preset_names())}")
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidFile(f"{source}: cannot be read: {error}") from None
     else:
         known = preset_names()
         raise InvalidInput(f"there is no preset {source!r}.{nearest(source, known)} Presets: {', '.join(known)}")
@@ -165,16 +200,18 @@ def _read(source: str) -> dict[str, Any]:
 
 def _choose_method(raw: dict[str, Any], method: str | None, source: str) -> dict[str, Any]:
     """Replace a preset's table of methods by the chosen one."""
-    offered = raw.pop("methods", {})
-    name = method or next(iter(offered), None)
+    offered = _table(raw, "methods", source)
+    if not offered:
+        raise InvalidInput(f"{source}: it needs a table [method], or [methods.NAME] for each method that it offers")
+    name = method or next(iter(offered))
     if name not in offered:
-        raise InvalidInput(
-            f"{source} has no method {name!r}.{nearest(str(name), offered)} It has: {', '.join(offered)}"
-        )
-    chosen = dict(offered[name])
+        raise InvalidInput(f"{source} has no method {name!r}.{nearest(name, offered)} It has: {', '.join(offered)}")
+    chosen = dict(_table(offered, name, source))
+    del raw["methods"]
     known = set(MethodSettings.model_fields) - {"name", "settings"}
-    training = chosen.pop("training", {})
-    raw["training"] = {**raw.get("training", {}), **training}
+    training = _table(chosen, "training", source)
+    chosen.pop("training", None)
+    raw["training"] = {**_table(raw, "training", source), **training}
     raw["method"] = {
         "name": name,
         "settings": {key: value for key, value in chosen.items() if key not in known},
@@ -183,33 +220,42 @@ def _choose_method(raw: dict[str, Any], method: str | None, source: str) -> dict
     return raw
 
 
+def _table(tree: dict[str, Any], key: str, source: str) -> dict[str, Any]:
+    value = tree.get(key, {})
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{source}: {key} must be a table, received {value!r}")
+    return value
+
+
 def override(raw: dict[str, Any], key: str, value: Any) -> None:
     """Change one setting; a key without a dot is a setting of the method."""
     section, _, field = key.partition(".")
     if not field:
         section, field = "method", section
+    if section not in _SECTIONS:
+        raise InvalidInput(f"--set {key}: there is no section {section!r}.{nearest(section, _SECTIONS)}")
     if section == "method" and field not in MethodSettings.model_fields and "." not in field:
-        raw["method"]["settings"][field] = value
-        return
-    if section not in Experiment.model_fields:
-        raise InvalidInput(f"--set {key}: there is no section {section!r}.{nearest(section, Experiment.model_fields)}")
-    target = raw.setdefault(section, {})
-    while "." in field:
-        step, _, field = field.partition(".")
+        field = f"settings.{field}"
+    *steps, last = [section, *field.split(".")]
+    target = raw
+    for step in steps:
         target = target.setdefault(step, {})
-    target[field] = value
+        if not isinstance(target, dict):
+            raise InvalidInput(f"--set {key}: {step!r} is a value, not a section: nothing can be below it")
+    target[last] = value
 
 
 def _first_problem(error: ValidationError) -> str:
-    problem = error.errors()[0]
+    # A misspelt name is also missing under its right one: the spelling is what the user wants to hear of.
+    problem = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     place = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         *parents, name = problem["loc"]
-        fields: Any = Experiment
-        for parent in parents:
-            annotation = getattr(fields, "model_fields", {}).get(parent)
-            fields = annotation.annotation if annotation is not None else None
-        return f"there is no setting {place!r}.{nearest(str(name), getattr(fields, 'model_fields', {}))}"
+        if parents[:2] == ["method", "schedule"]:
+            kind: type[BaseModel] = SCHEDULES[str(parents[2])]
+        else:
+            kind = _SECTIONS[str(parents[0])] if parents else Experiment
+        return f"there is no setting {place!r}.{nearest(str(name), kind.model_fields)}"
     received = "" if problem["type"] == "missing" else f" (received {problem['input']!r})"
     return f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}{received}"
 

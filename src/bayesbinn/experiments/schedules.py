@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Schedule(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Constant(_Schedule):
@@ -64,4 +64,10 @@ class Step(_Schedule):
         return float(self.by**drops)
 
 
+SCHEDULES: dict[str, type[_Schedule]] = {
+    "constant": Constant,
+    "cosine": Cosine,
+    "exponential": Exponential,
+    "step": Step,
+}
 Schedule = Annotated[Constant | Cosine | Exponential | Step, Field(discriminator="kind")]

@@ -7,6 +7,7 @@ calls them. `available` says whether there are compiled kernels at all, and `rea
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,9 @@ from bayesbinn.kernels.twin import AdamSettings, RuleSettings
 
 Tensors = Sequence[Tensor]
 MaybeTensors = Sequence[Tensor | None]
+
+# A subclass may keep its elements elsewhere than `data_ptr` says.
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 _native: Any = None
 reason = ""
@@ -37,12 +41,10 @@ available = _native is not None
 
 def _borrow_threads() -> str:
     """Let the kernels run on the threads of torch's own OpenMP runtime; its file, or "" without one."""
-    library = Path(torch.__file__).parent / "lib"
-    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
-        runtime: str = _native.borrow_threads_from(str(library / name))
-        if runtime:
-            return runtime
-    return ""
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    library = Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"
+    runtime: str = _native.borrow_threads_from(str(library))
+    return runtime
 
 
 _runtime = _borrow_threads() if available else ""
@@ -61,16 +63,13 @@ def threading() -> str:
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether all tensors are float32, contiguous and on the CPU, and no subclass that hides its memory."""
+    """Whether the kernels can work on all these tensors in place."""
     if not available:
         return False
     for tensor in tensors:
         if not (tensor.is_cpu and tensor.dtype is torch.float32 and tensor.is_contiguous() and type(tensor) in _PLAIN):
             return False
     return True
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _sizes(tensors: Tensors, *others: MaybeTensors) -> list[int]:

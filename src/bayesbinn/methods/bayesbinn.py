@@ -32,7 +32,9 @@ class BayesBiNN(BinaryOptimizer):
     with g the minibatch-mean gradient at w and v(λ) = 1 − tanh²λ as float32 rounds it. ε is
     what makes τ = 1e-10 work: there s = 1/τ, and the rule becomes r ← (1 − α)·r − α·g with
     w = sign(r), r = τλ/N. At τ = 1 the relaxation is biased: for a linear loss with −N·c = 1
-    and λ₀ = 0 the fixed point is λ = 12.2 instead of 1; at τ = 0.1 it is within 2 %.
+    and λ₀ = 0 the fixed point is λ = 12.2 instead of 1; at τ = 0.1 it is within 2 %. Beyond
+    |λ| ≈ 9.3 there s is 1/τ again, so λ₀ − N·c/τ is a second resting point: a large α can throw
+    weights into it, because the noise of s grows like cosh²λ.
 
     Args:
         params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
@@ -114,13 +116,14 @@ class BayesBiNN(BinaryOptimizer):
     def _initial_natural(self, parameter: Tensor, name: str) -> Tensor:
         if isinstance(self._init, BernoulliPosterior):
             return self._init.usable_natural(name, parameter, "init").clone()
+        natural = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
         if self._init == "sign":
-            positive = parameter.detach() >= 0
+            kernels.write_sign([natural], [parameter.detach()])
         else:
+            # λ = 0 is a fair coin.
             key = kernels.noise_key(self._counters.seed, "init", name)
-            bits = kernels.random_bits(key, 0, parameter.numel(), parameter.device)
-            positive = (bits & 1).view(parameter.shape) == 1
-        return torch.where(positive, self._strength, -self._strength).to(torch.float32).contiguous()
+            kernels.write_hard_sample([natural], [natural], [key], 0)
+        return natural.mul_(self._strength)
 
     def _relax(self, members: Members, draw: int) -> None:
         kernels.write_relaxed_sample(

@@ -88,8 +88,9 @@ class PMF(BinaryOptimizer):
             return torch.stack([-half, half]).contiguous()
         bound = math.sqrt(6 / sum(_fans(parameter)))
         key = kernels.noise_key(self._counters.seed, "init", name)
-        noise = kernels.uniform(key, 0, 2 * parameter.numel(), parameter.device)
-        return ((2 * noise - 1) * bound).view(2, *parameter.shape)
+        logits = torch.zeros(2, *parameter.shape, dtype=torch.float32, device=parameter.device)
+        kernels.write_relaxed_sample([logits], [logits], [key], 0, 1.0)  # at λ = 0 and τ = 1: uniform in (−1, 1)
+        return logits.mul_(bound)
 
     def _beta(self, group: Group, steps: int) -> float:
         """β after `steps` steps: it grows after step 1 (iteration 0), then every `beta_interval` steps."""

@@ -1,0 +1,72 @@
+"""The paper's tables and figures, next to ours: ``bayesbinn reproduce NAME``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bayesbinn.errors import InvalidInput, nearest
+from bayesbinn.paper.cells import Budget
+from bayesbinn.paper.comparison import reproduce_table
+from bayesbinn.paper.curves import reproduce_curves
+from bayesbinn.paper.functions import reproduce_functions
+from bayesbinn.paper.moons import reproduce_moons
+from bayesbinn.paper.snelson import reproduce_snelson
+from bayesbinn.paper.tables import TABLES
+
+__all__ = ["NAMES", "reproduce"]
+
+_FIGURES: dict[str, tuple[str, Callable[[str, Budget, Path], Iterator[str]]]] = {
+    "figure-functions": ("Sign, tanh and hysteresis: from real parameters to weights.", reproduce_functions),
+    "figure-moons": ("Two moons: class probabilities by STE, the mode and the mean.", reproduce_moons),
+    "figure-snelson": ("Snelson's regression: mean ± 2 std, mode and STE.", reproduce_snelson),
+    "figure-curves": ("Training curves over the authors' own.", reproduce_curves),
+}
+
+NAMES: dict[str, str] = {name: (make.__doc__ or "").strip() for name, make in TABLES.items()}
+NAMES |= {name: title for name, (title, _) in _FIGURES.items()}
+"""What can be reproduced, with a line about each."""
+
+
+def reproduce(
+    name: str,
+    *,
+    seeds: int = 1,
+    epochs: int | None = None,
+    methods: str | None = None,
+    width: float | None = None,
+    runs: Path = Path("runs"),
+    out: Path = Path("results/paper"),
+    data_dir: Path | None = None,
+    stop_after: int | None = None,
+) -> Iterator[str]:
+    """Reproduce a table or figure of the paper; yields a line of progress per run.
+
+    Writes NAME.md, NAME.json, NAME.png and NAME.pdf into `out`. Runs are kept in `runs`: finished ones
+    are reused, interrupted ones resumed, missing ones run. A cell that cannot be run (its data are not
+    there) says so, and the rest goes on.
+
+    Args:
+        name: one of `NAMES`, or ``"list"``.
+        seeds: seeds per cell, counted from the preset's.
+        epochs: epochs per run, with the schedule compressed; None: the paper's.
+        methods: comma-separated methods of a table; None: all of the paper's.
+        width: width factor of the networks.
+        runs: the folder of the runs.
+        out: the folder of tables and figures.
+        data_dir: the folder of the data sets.
+        stop_after: stop every run after this epoch of the unchanged schedule.
+
+    >>> next(iter(reproduce("list")))
+    'table-accuracy        Test accuracy of all optimizers on the three image sets.'
+    """
+    if name == "list":
+        return iter([f"{known:21} {title}" for known, title in NAMES.items()])
+    if name not in NAMES:
+        raise InvalidInput(f"nothing is called {name!r}.{nearest(name, NAMES)} There are {', '.join(NAMES)}")
+    budget = Budget(seeds, epochs, width, runs, data_dir, stop_after)
+    if name in TABLES:
+        return reproduce_table(name, TABLES[name](methods), budget, out)
+    if methods is not None:
+        raise InvalidInput(f"--methods {methods}: {name} shows fixed methods; leave it out")
+    return _FIGURES[name][1](name, budget, out)

@@ -1,0 +1,203 @@
+"""The runs behind one cell of a table or one curve of a figure: finished ones are reused, missing ones are run."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bayesbinn.commands import best_epoch
+from bayesbinn.display import stoppable
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
+from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.runs import Run, RunStopped, load_run
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much to spend, and where the runs are kept."""
+
+    seeds: int
+    epochs: int | None
+    """None: the paper's."""
+    width: float | None
+    runs: Path
+    data_dir: Path | None
+    stop_after: int | None = None
+    """Stop after this epoch of the unchanged schedule."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Data sets that could not be loaded, with the reason: they are not tried again and again."""
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "epochs", "width", "stop_after"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidInput(f"--{name.replace('_', '-')} {value}: it must be above 0")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An experiment that is repeated over seeds."""
+
+    preset: str
+    method: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def experiment(self, budget: Budget, index: int) -> Experiment:
+        """The complete experiment of seed number `index`, counted from the preset's own seed."""
+        first = load_experiment(self.preset, method=self.method).training.seed
+        overrides: dict[str, Any] = {**self.changes, "training.seed": first + index}
+        if budget.epochs is not None:
+            overrides["training.epochs"] = budget.epochs
+        if budget.width is not None:
+            overrides["model.width"] = budget.width
+        return load_experiment(self.preset, method=self.method, overrides=overrides)
+
+    def folder(self, experiment: Experiment, budget: Budget) -> Path:
+        """Where this run belongs: its name tells everything that differs between the runs of a table."""
+        parts = [self.preset, self.method, *(f"{key}{value:g}" for key, value in self.changes.items())]
+        if budget.width is not None:
+            parts.append(f"width{budget.width:g}")
+        training = experiment.training
+        return budget.runs / "-".join([*parts, str(training.seed), f"e{training.epochs}"])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One run of a cell, as far as the budget goes."""
+
+    seed: int
+    folder: Path
+    epochs: int
+    """The length of the schedule."""
+    rows: list[dict[str, Any]]
+
+    @property
+    def seconds(self) -> float:
+        return sum(float(row["seconds"]) for row in self.rows)
+
+    def best(self) -> dict[str, Any]:
+        """The first epoch with the highest validation accuracy; without validation data, the last."""
+        return best_epoch(self.rows) or self.rows[-1]
+
+    def last(self) -> dict[str, Any]:
+        return self.rows[-1]
+
+    def accuracy_of_the_mean(self, row: dict[str, Any]) -> float | None:
+        """By posterior samples; the mode's where the samples are the mode, None where they were not drawn."""
+        if row.get("test_accuracy_mean") is not None:
+            return float(row["test_accuracy_mean"])
+        flips = expected_flips(self.folder)
+        return float(row["test_accuracy"]) if flips is not None and flips < SATURATED else None
+
+
+@dataclass
+class Outcome:
+    """What became of a cell: its runs, and why there are not more."""
+
+    runs: list[Trained] = field(default_factory=list)
+    reason: str | None = None
+
+
+# A sample with fewer expected differences from the mode than this is the mode, but for once in a hundred samples.
+SATURATED = 0.01
+
+
+def expected_flips(folder: Path) -> float | None:
+    """In how many weights a posterior sample is expected to differ from the mode; None without a posterior."""
+    path = folder / "posterior.safetensors"
+    if not path.is_file():
+        return None
+    return sum(float((1 - p.double()).minimum(p.double()).sum()) for p in _probabilities(path).values())
+
+
+def _probabilities(path: Path) -> Mapping[str, Any]:
+    # In double precision: σ(2λ) of float32 is exactly 1 from λ = 9 on, where one weight in 10⁸ still flips.
+    natural = BernoulliPosterior.load(path).natural
+    return BernoulliPosterior({name: value.double() for name, value in natural.items()}).probability()
+
+
+Lines = Generator[str, None, Outcome]
+"""Yields a line of progress per run, returns the outcome."""
+
+
+def outcome_of(cell: Cell, budget: Budget, *, accept_unfinished: bool = False) -> Lines:
+    """Reuse or run every seed of a cell.
+
+    A failure (data that is not there, a diverged run) ends this cell, not the table. With
+    `accept_unfinished` a run that is there is taken as far as it has come.
+    """
+    outcome = Outcome()
+    for index in range(budget.seeds):
+        experiment = cell.experiment(budget, index)
+        name = experiment.data.name
+        needed = min(experiment.training.epochs, budget.stop_after or experiment.training.epochs)
+        found = _find(cell, experiment, budget, 1 if accept_unfinished else needed)
+        if found is not None:
+            folder, rows = found
+            yield f"{folder}: reused, {rows[-1]['epoch']} of {experiment.training.epochs} epochs"
+        elif name in budget.unavailable:
+            outcome.reason = budget.unavailable[name]
+            return outcome
+        else:
+            folder = cell.folder(experiment, budget)
+            yield f"{folder}: training to epoch {needed} of {experiment.training.epochs}"
+            try:
+                rows = _train(experiment, folder, budget)
+            except RunStopped:
+                raise
+            except BayesbinnError as error:
+                outcome.reason = " ".join(str(error).split())
+                if isinstance(error, InvalidFile) and not any(folder.iterdir()):
+                    folder.rmdir()  # nothing was started: the data could not be loaded
+                    budget.unavailable[name] = outcome.reason
+                yield f"{folder}: not run: {outcome.reason}"
+                return outcome
+        kept = [row for row in rows if budget.stop_after is None or row["epoch"] <= budget.stop_after]
+        outcome.runs.append(Trained(experiment.training.seed, folder, experiment.training.epochs, kept))
+    return outcome
+
+
+def _find(cell: Cell, experiment: Experiment, budget: Budget, needed: int) -> tuple[Path, list[dict[str, Any]]] | None:
+    """A run of the same experiment with at least `needed` epochs, also where `bayesbinn train` puts it by default."""
+    default = budget.runs / f"{cell.preset}-{cell.method}-{experiment.training.seed}"
+    for folder in (cell.folder(experiment, budget), default):
+        if not (folder / "config.toml").is_file():
+            continue
+        existing, rows = load_run(folder)
+        # A reworded title is no other experiment.
+        same = existing.model_copy(update={"title": experiment.title}) == experiment
+        if same and rows and rows[-1]["epoch"] >= needed:
+            return folder, rows
+    return None
+
+
+def _train(experiment: Experiment, folder: Path, budget: Budget) -> list[dict[str, Any]]:
+    run = Run.open(experiment, folder, budget.data_dir)
+    with _stopping() as should_stop:
+        run.train(stop_after=budget.stop_after, should_stop=should_stop)
+    return run.rows
+
+
+def _stopping() -> AbstractContextManager[Callable[[], bool]]:
+    """Ctrl-C stops between two batches, where signals can be caught: in the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        return stoppable()
+    return nullcontext(lambda: False)
+
+
+def duration(seconds: float) -> str:
+    """A wall time for people.
+
+    >>> duration(42), duration(750), duration(9000), duration(200_000)
+    ('42 s', '12.5 min', '2.5 h', '2.3 d')
+    """
+    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h"), (math.inf, 86_400, "d")):
+        if seconds < limit:
+            break
+    return f"{seconds / unit:.0f} {name}" if unit == 1 else f"{seconds / unit:.1f} {name}"

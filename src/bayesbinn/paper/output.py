@@ -1,0 +1,100 @@
+"""The files of a table or figure: Markdown, numbers as JSON, and pictures fit for print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bayesbinn.environment import describe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours: told apart by colour-blind readers and, in this order, by lightness in grey.
+BLACK, BLUE, ORANGE, SKY, GREY = "#000000", "#0072B2", "#E69F00", "#56B4E9", "#808080"
+
+_STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "lines.linewidth": 1.3,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "pdf.fonttype": 42,  # text stays text in the PDF
+    "savefig.dpi": 200,
+}
+
+
+@contextmanager
+def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> Iterator[Any]:
+    """A figure and its axes (always a 2-d array) in the common style; it is closed afterwards."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with pyplot.rc_context(_STYLE):
+        figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, **options)
+        try:
+            yield figure, axes
+        finally:
+            pyplot.close(figure)
+
+
+def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
+    """NAME.png and NAME.pdf; the same figure gives the same bytes."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / f"{name}.png", out / f"{name}.pdf"]
+    figure.savefig(paths[0])
+    figure.savefig(paths[1], metadata={"CreationDate": None})
+    return paths
+
+
+def save_text(out: Path, name: str, markdown: str, numbers: dict[str, Any]) -> list[Path]:
+    """NAME.md and NAME.json."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / f"{name}.md", out / f"{name}.json"]
+    paths[0].write_text(markdown.rstrip() + "\n", encoding="utf-8")
+    paths[1].write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return paths
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose columns also line up as plain text.
+
+    >>> print(markdown_table(["a", "b"], [["1", "long"]]))
+    | a | b    |
+    | - | ---- |
+    | 1 | long |
+    """
+    cells = [[text.replace("|", "\\|") for text in row] for row in [head, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    cells.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |" for row in cells
+    )
+
+
+def machine() -> str:
+    """The machine in one line."""
+    facts = describe()
+    return (
+        f"{facts['processor']}, {facts['cores']} cores; bayesbinn {facts['bayesbinn']}, "
+        f"torch {facts['torch']}, {facts['threads']} threads, kernels: {facts['kernels']}"
+    )
+
+
+def written(paths: Sequence[Path]) -> str:
+    """A line that says what was written where."""
+    folder = paths[0].parent
+    return f"{folder}: {', '.join(path.name for path in paths)}"

@@ -1,0 +1,185 @@
+"""The paper's tables, as lists of lines: which runs, which epoch of them, and the paper's value beside each column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bayesbinn.errors import InvalidInput, nearest
+from bayesbinn.paper import published
+from bayesbinn.paper.cells import Cell, Trained
+from bayesbinn.paper.published import DATASETS, OPTIMIZERS, Scores, Value
+
+BEST = (
+    "Ours and the paper's are accuracies in percent, mean ± population standard deviation over seeds, in the first "
+    "epoch with the highest validation accuracy."
+)
+LAST = "Test accuracy in percent after the last epoch, mean ± population standard deviation over seeds."
+TRAIN = (
+    "The train accuracy is the running one of the epoch: with dropout, batch statistics and sampled weights, as the "
+    "authors log it."
+)
+MEAN = (
+    "BayesBiNN (mean) is read from the same runs as the mode. Where a posterior sample of the trained network differs "
+    "from the mode in less than 0.01 weights on average, the mean is the mode and no samples are drawn."
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row: its labels, its runs, how to read them, and what the paper has."""
+
+    labels: tuple[str, ...]
+    cell: Cell
+    paper: dict[str, Value | None]
+    """By column: train, validation, test."""
+    by_mean: bool = False
+    """The test accuracy is that of the mean over posterior samples."""
+
+    def read(self, run: Trained, column: str, select: Literal["best", "last"]) -> float | None:
+        """A run's accuracy in one of the columns."""
+        row: dict[str, Any] = run.best() if select == "best" else run.last()
+        if self.by_mean and column == "test":
+            return run.accuracy_of_the_mean(row)
+        value = row.get(f"{column}_accuracy")
+        return None if value is None else float(value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper."""
+
+    title: str
+    heads: tuple[str, ...]
+    """What the labels are."""
+    lines: tuple[Line, ...]
+    columns: tuple[str, ...]
+    notes: tuple[str, ...]
+    select: Literal["best", "last"] = "best"
+
+
+def _chosen(methods: str | None, offered: Sequence[str], default: Sequence[str]) -> list[str]:
+    if methods is None:
+        return list(default)
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    if not names:
+        raise InvalidInput(f"--methods {methods!r}: name at least one of {', '.join(offered)}")
+    for name in names:
+        if name not in offered:
+            raise InvalidInput(
+                f"--methods {methods}: no method {name!r} in this table.{nearest(name, offered)} "
+                f"There are {', '.join(offered)}"
+            )
+    return names
+
+
+def _of_optimizers(methods: str | None, columns: tuple[str, ...]) -> tuple[Line, ...]:
+    titles = {**OPTIMIZERS, "lrnet": "LR-net"}
+    offered = [name for name in titles if name != "bayesbinn-mean"]
+    default = [name for name in offered if name != "lrnet"]  # the paper has it in a table of its own
+    chosen = _chosen(methods, offered, default)
+    lines = []
+    for dataset, dataset_title in DATASETS.items():
+        for row, title in titles.items():
+            method = row.removesuffix("-mean")
+            if method not in chosen:
+                continue
+            scores = published.DETAILED.get((dataset, row))
+            lines.append(
+                Line((dataset_title, title), Cell(dataset, method), _paper(scores, columns), row.endswith("-mean"))
+            )
+    return tuple(lines)
+
+
+def _paper(scores: Scores | None, columns: tuple[str, ...]) -> dict[str, Value | None]:
+    return {column: getattr(scores, column, None) for column in columns}
+
+
+def accuracy(methods: str | None) -> Table:
+    """Test accuracy of all optimizers on the three image sets."""
+    return Table(
+        title="Test accuracy of all optimizers (the paper's Table 2)",
+        heads=("Data", "Optimizer"),
+        lines=_of_optimizers(methods, ("test",)),
+        columns=("test",),
+        notes=(BEST, MEAN),
+    )
+
+
+def detailed(methods: str | None) -> Table:
+    """Train, validation and test accuracy of all optimizers."""
+    columns = ("train", "validation", "test")
+    return Table(
+        title="Train, validation and test accuracy of all optimizers (the paper's detailed table)",
+        heads=("Data", "Optimizer"),
+        lines=_of_optimizers(methods, columns),
+        columns=columns,
+        notes=(BEST, TRAIN, MEAN),
+    )
+
+
+def learning_rates(methods: str | None) -> Table:
+    """BayesBiNN on MNIST at eight learning rates."""
+    return _grid(
+        methods,
+        "BayesBiNN on MNIST at different initial learning rates, temperature 1e-10",
+        ("Learning rate", "lr", "mnist-learning-rates"),
+        published.LEARNING_RATES,
+        "The paper prints its first rate as 10⁻¹; its search grid starts at 10⁻², which is what is run here.",
+    )
+
+
+def temperatures(methods: str | None) -> Table:
+    """BayesBiNN on MNIST at ten temperatures."""
+    return _grid(
+        methods,
+        "BayesBiNN on MNIST at different temperatures, initial learning rate 1e-4",
+        ("Temperature", "temperature", "mnist-temperatures"),
+        published.TEMPERATURES,
+        'The paper heads the second half of this table "Learning rate"; the values are temperatures.',
+    )
+
+
+def _grid(
+    methods: str | None, title: str, axis: tuple[str, str, str], paper: dict[float, Scores], note: str
+) -> Table:
+    _chosen(methods, ["bayesbinn"], ["bayesbinn"])
+    head, setting, preset = axis
+    columns = ("train", "validation", "test")
+    lines = tuple(
+        Line((f"{value:.0e}".replace("e-0", "e-"),), Cell(preset, "bayesbinn", {setting: value}), _paper(row, columns))
+        for value, row in paper.items()
+    )
+    return Table(title, (head,), lines, columns, (BEST, TRAIN, note))
+
+
+def lrnet(methods: str | None) -> Table:
+    """BayesBiNN and LR-net on LR-net's networks, after the last epoch."""
+    titles = {"lrnet": "LR-net", "bayesbinn": "BayesBiNN (mode)"}
+    chosen = _chosen(methods, list(titles), list(titles))
+    lines = tuple(
+        Line(
+            (DATASETS[dataset], titles[method]),
+            Cell(f"lrnet-{dataset}", method),
+            {"test": published.LRNET[dataset, method]},
+        )
+        for dataset in ("mnist", "cifar10")
+        for method in titles
+        if method in chosen
+    )
+    notes = (
+        LAST,
+        "The paper's LR-net numbers are those of LR-net's own paper: a pretrained start, a real output layer, learned "
+        "BatchNorm. Ours trains the network of the comparison from scratch, with every layer binary.",
+    )
+    return Table("BayesBiNN and LR-net on LR-net's networks", ("Data", "Optimizer"), lines, ("test",), notes, "last")
+
+
+TABLES: dict[str, Callable[[str | None], Table]] = {
+    "table-accuracy": accuracy,
+    "table-detailed": detailed,
+    "table-learning-rates": learning_rates,
+    "table-temperatures": temperatures,
+    "table-lrnet": lrnet,
+}
