@@ -334,7 +334,21 @@ def test_misuse_is_refused(case: str) -> None:
         loss_of(model).backward()
     with pytest.raises(InvalidUse, match="one or the other"):
         optimizer.step(lambda: loss_of(model))
-    optimizer.step()
+    with pytest.raises(InvalidUse, match="without a sample"):
+        optimizer.step()
+
+
+@every_method
+def test_a_closure_that_does_nothing_steps_on_the_samples_at_hand(case: str) -> None:
+    """Lightning always passes one."""
+    model, twin = network(), network()
+    optimizer, reference = make(case, model), make(case, twin)
+    for each, net in ((optimizer, model), (reference, twin)):
+        with each.sampled_params(train=True):
+            loss_of(net).backward()
+    assert optimizer.step(lambda: None) is None
+    reference.step()
+    assert_same(tensors(reference), tensors(optimizer))
 
 
 @every_method

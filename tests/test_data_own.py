@@ -147,7 +147,7 @@ GOOD = "".join(f"{i},{i},{i % 2}\n" for i in range(8))
         ("y\n" + "1\n0\n" * 5, "'y' is the only column"),
         ("a,y\n" + "".join(f"{i},name{i}\n" for i in range(9)), "each of 9 examples has a label of its own"),
         (f"a,b,y\n{GOOD}1e39,2,1\n", "column 'a' is empty, NaN or too large in row 9"),
-        ("a,y\n" + "".join(f"{i},{i}e38\n" for i in range(9)), "must be finite"),
+        ("a,y\n" + "".join(f"{i},{i}e38\n" for i in range(9)), "the label of example 4 is NaN or too large"),
         ("a,y\n" + "1,cat\n" * 9, "all labels are 'cat': 2 or more classes"),
     ],
 )
@@ -276,7 +276,7 @@ def test_bad_npz_is_explained(tmp_path: Path, arrays: dict[str, Any], message: s
         ([0, 1], [0.0, np.nan], "example 1 has the label 'nan'"),
         ([0, 1], ["0", "1"], "the label '0' is text, but those to train on are numbers"),
         ([0.5, 1.5], ["0", "1"], "the label '0' is text"),
-        ([0.5, 1.5], [0.0, np.nan], "must be finite"),
+        ([0.5, 1.5], [0.0, np.nan], "the label of example 1 is NaN or too large"),
         (["1", "b"], [1.0, 2.0], "example 1 has the label '2', which is not among the 2 classes"),
     ],
 )

@@ -3,12 +3,44 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+from bayesbinn.errors import InvalidInput
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells give it."""
+
+
+class OneLineErrors(TyperGroup):
+    """Turns mistakes in the arguments into this package's errors, which are one line each."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except typer.Abort:
+            print("interrupted", file=sys.stderr)
+            code = INTERRUPTED
+        except Exception as error:
+            # Click's own errors. They are told by what they have: newer typers carry a click of their own.
+            describe, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
+            if describe is None:
+                raise
+            if type(error).__name__ == "NoArgsIsHelpError":
+                typer.echo(context.get_help())
+                sys.exit(0)
+            message = " ".join(describe().split()).rstrip(".")
+            where = context.command_path if context is not None else "bayesbinn"
+            raise InvalidInput(f"{message}; see `{where} --help`") from None
+        sys.exit(code if isinstance(code, int) else 0)
+
 
 app = typer.Typer(
+    cls=OneLineErrors,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -21,6 +53,7 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of the data sets; otherwise BAYESBINN_DATA, the cache, or a download."),
 ]
+Calibrate = Annotated[bool, typer.Option(help="Fit the logit scale on the validation part first.")]
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a run, as `bayesbinn train` wrote it.")]
 
 
@@ -52,7 +85,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of the split, the start, the order and the noise.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Train for fewer epochs; the schedule is compressed.")] = None,
     stop_after: Annotated[
-        int | None, typer.Option(help="Stop after this epoch of the unchanged schedule; resume by raising it.")
+        int | None, typer.Option(min=1, help="Stop after this epoch of the unchanged schedule; resume by raising it.")
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[
@@ -65,7 +98,9 @@ def train(
             "--set", help="key=value: a setting of the method (lr=0.01) or section.key (training.batch_size=50)."
         ),
     ] = None,
-    checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between two checkpoints inside an epoch.")] = 3.0,
+    checkpoint_minutes: Annotated[
+        float, typer.Option(min=0, help="Minutes between two checkpoints inside an epoch.")
+    ] = 3.0,
     as_json: Json = False,
 ) -> None:
     """Train a binary network; a killed or interrupted run resumes where it was.
@@ -77,7 +112,7 @@ def train(
 
     from bayesbinn.commands import prepare, report
     from bayesbinn.display import shown, stoppable
-    from bayesbinn.runs import Run
+    from bayesbinn.runs import Run, RunStopped
 
     console = Console(stderr=True, highlight=False)
     chosen = prepare(experiment, method, seed, epochs, label, changes or [], data_dir)
@@ -86,16 +121,21 @@ def train(
     run = Run.open(chosen.experiment, out or chosen.folder, data_dir)
     if run.epoch > 1 or run.totals.batches:
         console.print(f"resuming {run.folder} in epoch {run.epoch}, after {run.totals.batches} batches", soft_wrap=True)
-    with (
-        shown(console, chosen.experiment.method.name, chosen.experiment.training.epochs) as update,
-        stoppable() as should_stop,
-    ):
-        run.train(
-            stop_after=stop_after,
-            checkpoint_seconds=60 * checkpoint_minutes,
-            on_progress=update,
-            should_stop=should_stop,
-        )
+    total = chosen.experiment.training.epochs
+    try:
+        with (
+            shown(console, chosen.experiment.method.name, total, done=run.epoch - 1) as update,
+            stoppable() as should_stop,
+        ):
+            run.train(
+                stop_after=stop_after,
+                checkpoint_seconds=60 * checkpoint_minutes,
+                on_progress=update,
+                should_stop=should_stop,
+            )
+    except RunStopped as stopped:
+        console.print(str(stopped), soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
     summary = report(run.folder)
     typer.echo(json.dumps(summary, indent=2) if as_json else _lines(summary))
 
@@ -103,12 +143,15 @@ def train(
 @app.command()
 def evaluate(
     run: RunFolder,
-    samples: Annotated[int, typer.Option(help="Posterior samples behind the mean.")] = 10,
-    calibrate: Annotated[bool, typer.Option(help="Fit the logit scale on the validation part first.")] = True,
+    samples: Annotated[int, typer.Option(min=0, help="Posterior samples behind the mean; 0 leaves it out.")] = 10,
+    calibrate: Calibrate = True,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Score a run on its test data: accuracy, NLL, Brier score and calibration error, by mode and by mean."""
+    """Score a run on its test data, by mode and by mean.
+
+    Classes: accuracy, NLL, Brier score and calibration error. Regression: RMSE and explained variance.
+    """
     from bayesbinn.commands import evaluate_run
 
     scores = evaluate_run(run, samples, calibrate, data_dir)
@@ -118,16 +161,25 @@ def evaluate(
 @app.command()
 def predict(
     run: RunFolder,
-    inputs: Annotated[Path, typer.Argument(help="Inputs: .npz or .npy array, or a .csv or .parquet table.")],
+    inputs: Annotated[
+        Path, typer.Argument(help="A .csv, .tsv or .parquet table, an .npz array, an image or a folder of images.")
+    ],
     out: Annotated[Path, typer.Option(help="Where to write: .csv, .parquet or .json.")] = Path("predictions.csv"),
-    samples: Annotated[int, typer.Option(help="Posterior samples; 0 predicts by the mode.")] = 10,
+    samples: Annotated[int, typer.Option(min=0, help="Posterior samples; 0 predicts by the mode.")] = 10,
+    calibrate: Calibrate = True,
     data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
-    """Predict a file of inputs: classes, probabilities and uncertainty."""
+    """Predict a file of inputs: classes, probabilities and uncertainty, in nats.
+
+    The entropy of a prediction is its total uncertainty: the aleatoric part is what stays uncertain
+    whatever the weights are, the mutual information is how much the networks disagree.
+    Regression: the mean and the standard deviation over the networks.
+    """
     from bayesbinn.commands import predict_file
 
-    count = predict_file(run, inputs, out, samples, data_dir)
-    typer.echo(f"{count} predictions written to {out}")
+    count = predict_file(run, inputs, out, samples, data_dir, calibrate)
+    typer.echo(json.dumps({"predictions": count, "out": str(out)}) if as_json else f"{count} predictions in {out}")
 
 
 @app.command()

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesbinn import data as data_sets
 from bayesbinn import metrics
@@ -59,6 +58,8 @@ def prepare(
     elif Path(source).exists():
         experiment, notes = for_own_data(source, label, method or "bayesbinn", overrides)
         name = Path(source).stem
+    elif Path(source).suffix or len(Path(source).parts) > 1:
+        raise InvalidInput(f"{source}: there is no such file or folder; presets: {', '.join(preset_names())}")
     else:
         experiment = load_experiment(source)  # raises with the nearest preset
         name = source
@@ -74,9 +75,11 @@ def _parse_change(change: str) -> tuple[str, Any]:
         return key, text.lower() == "true"
     try:
         return key, ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return key, text
 
+
+OWN_VALIDATION = 0.1
 
 # What suits a small table: the settings that reach 95 % and more on the digits.
 _OWN_METHODS: dict[str, dict[str, Any]] = {
@@ -93,14 +96,16 @@ def for_own_data(
     source: str, label: str | None, method: str, overrides: dict[str, Any]
 ) -> tuple[Experiment, tuple[str, ...]]:
     """An experiment for a user's own data, and what was chosen for it."""
+    source = str(Path(source).resolve())  # so that the run can be used from any folder
     dataset = data_sets.load(source, label=label)
     count = len(dataset.train_inputs)
     epochs = min(200, max(20, 60_000 // count))
     batch_size = 32 if count < 20_000 else 100
-    images = len(dataset.input_shape) == 3 and min(dataset.input_shape[1:]) >= 16
+    shape = dataset.input_shape
+    images = len(shape) == 3 and shape[1] == shape[2] >= 16
     raw: dict[str, Any] = {
         "title": f"{Path(source).name}",
-        "data": {"name": source, **({"label": label} if label else {})},
+        "data": {"name": source, "validation": OWN_VALIDATION, **({"label": label} if label else {})},
         "model": {"name": "vgg", "width": 0.25} if images else {"name": "mnist_mlp", "width": 0.125},
         "training": {
             "epochs": epochs,
@@ -112,13 +117,14 @@ def for_own_data(
     for key, value in overrides.items():
         override(raw, key, value)
     experiment = validated(raw, source)
-    size = "a quarter-width CNN" if images else "an MLP with 3×256 hidden units"
+    training, network = experiment.training, experiment.model
+    settings = ", ".join(f"{key}={value}" for key, value in experiment.method.settings.items())
     notes = (
         *dataset.notes,
-        f"{count} training and {len(dataset.test_inputs)} test examples of shape {dataset.input_shape}, "
-        + (f"{dataset.num_classes} classes" if dataset.num_classes else "regression"),
-        f"chosen: {size}, {method}, {experiment.training.epochs} epochs, batch {experiment.training.batch_size}, "
-        "10 % of the training data for validation; --set changes any of it",
+        f"{count} training and {len(dataset.test_inputs)} test examples of shape {shape}",
+        f"chosen: network {network.name} of width {network.width:g}, method {method} ({settings}), "
+        f"{training.epochs} epochs, batch {training.batch_size}, {experiment.method.schedule.kind} schedule, "
+        f"{100 * experiment.data.validation:g} % of the training data for validation; --set changes any of it",
     )
     return experiment, notes
 
@@ -156,23 +162,32 @@ def _accuracies(row: dict[str, Any]) -> dict[str, float]:
 def evaluate_run(folder: Path, samples: int, fit_scale: bool, data_dir: Path | None) -> dict[str, Any]:
     """Scores on the test part, by the mode and by the mean."""
     experiment, dataset, model, posterior = load_trained(folder, data_dir)
-    if dataset.task != "classification":
-        raise InvalidInput(f"{folder}: {dataset.name} is a regression problem; evaluate scores classifiers")
     parts = dataset.split(experiment.data.validation, experiment.training.seed)
     if parts.test is None:
         raise InvalidInput(f"{folder}: {dataset.name} has no test targets")
     scores: dict[str, Any] = {"run": str(folder), "test examples": len(parts.test)}
-    if posterior is not None and fit_scale and parts.validation is not None:
-        x, y = parts.validation.whole()
-        posterior = calibrate(model, posterior, x, y, samples=max(samples, 1), batch_size=EVALUATION_BATCH)
-        scale = posterior.logit_scale
-        scores["logit scale"] = {"mode": scale.mode, "mean": scale.mean}
+    if posterior is not None and fit_scale and dataset.task == "classification" and parts.validation is not None:
+        posterior = _calibrated(model, posterior, parts.validation, samples)
+        scores["logit scale"] = {"mode": posterior.logit_scale.mode, "mean": posterior.logit_scale.mean}
     x, y = parts.test.whole()
-    scores["mode"] = _scores(predict(model, posterior, x, batch_size=EVALUATION_BATCH), y)
+    names = {0: "mode" if posterior is not None else "weights"}
     if posterior is not None and samples:
-        averaged = predict(model, posterior, x, samples=samples, batch_size=EVALUATION_BATCH)
-        scores[f"mean of {samples}"] = _scores(averaged, y)
+        names[samples] = f"mean of {samples}"
+    for count, name in names.items():
+        prediction = predict(model, posterior, x, samples=count, task=dataset.task, batch_size=EVALUATION_BATCH)
+        if dataset.task == "classification":
+            scores[name] = _scores(prediction, y)
+        else:
+            scores[name] = _errors(prediction, y, dataset.target_std)
     return scores
+
+
+def _calibrated(
+    model: nn.Module, posterior: BernoulliPosterior, validation: data_sets.Part, samples: int
+) -> BernoulliPosterior:
+    """With the logit scale that suits the validation part: these networks' logits have unit variance."""
+    x, y = validation.whole()
+    return calibrate(model, posterior, x, y, samples=max(samples, 1), batch_size=EVALUATION_BATCH)
 
 
 def _scores(prediction: Prediction, targets: Tensor) -> dict[str, float]:
@@ -185,18 +200,30 @@ def _scores(prediction: Prediction, targets: Tensor) -> dict[str, float]:
     }
 
 
-def predict_file(folder: Path, inputs: Path, out: Path, samples: int, data_dir: Path | None) -> int:
+def _errors(prediction: Prediction, targets: Tensor, unit: float) -> dict[str, float]:
+    """Of regression: RMSE in the unit of the targets, and the share of their variance that is explained."""
+    squares = (prediction.mean.view_as(targets) - targets).square().mean()
+    variance = (targets - targets.mean()).square().mean()
+    return {"RMSE": float(squares.sqrt()) * unit, "R²": float(1 - squares / variance)}
+
+
+def predict_file(
+    folder: Path, inputs: Path, out: Path, samples: int, data_dir: Path | None, fit_scale: bool = True
+) -> int:
     """Predict every row of a file; the output's suffix decides its form."""
     if out.suffix not in (".csv", ".parquet", ".json"):
         raise InvalidInput(f"--out {out}: .csv, .parquet or .json is allowed")
-    _, dataset, model, posterior = load_trained(folder, data_dir)
-    x = dataset.normaliser(read_inputs(inputs, dataset))
+    experiment, dataset, model, posterior = load_trained(folder, data_dir)
+    x, names = data_sets.load_inputs(inputs, dataset.input_shape, features=dataset.features)
+    x = dataset.normaliser(_as_stored(x, dataset, inputs))
+    validation = dataset.split(experiment.data.validation, experiment.training.seed).validation
     if posterior is None:
         samples = 0
-    regression = dataset.task == "regression"
+    elif fit_scale and validation is not None and dataset.task == "classification":
+        posterior = _calibrated(model, posterior, validation, samples)
     prediction = predict(model, posterior, x, samples=samples, task=dataset.task, batch_size=EVALUATION_BATCH)
-    columns: dict[str, list[Any]] = {}
-    if regression:
+    columns: dict[str, list[Any]] = {"input": names}
+    if dataset.task == "regression":
         scale, shift = dataset.target_std, dataset.target_mean
         columns["mean"] = (prediction.mean.flatten() * scale + shift).tolist()
         columns["std"] = (prediction.std.flatten() * scale).tolist()
@@ -210,58 +237,31 @@ def predict_file(folder: Path, inputs: Path, out: Path, samples: int, data_dir: 
     return len(x)
 
 
-def read_inputs(path: Path, dataset: data_sets.Dataset) -> Tensor:
-    """The inputs of a file in the data set's own form: raw values, before normalisation."""
-    if not path.is_file():
-        raise InvalidFile(f"{path}: there is no such file")
-    if path.suffix in (".npy", ".npz"):
-        try:
-            loaded = np.load(path, allow_pickle=False)
-            array = loaded if isinstance(loaded, np.ndarray) else loaded[loaded.files[0]]
-        except (ValueError, OSError, IndexError, EOFError) as error:
-            raise InvalidFile(f"{path}: not a readable array ({error})") from None
-    elif path.suffix in (".csv", ".parquet"):
-        array = _table_columns(path, dataset)
-    else:
-        raise InvalidInput(f"{path}: .npy, .npz, .csv or .parquet is allowed")
-    x = torch.as_tensor(np.ascontiguousarray(array)).to(dataset.train_inputs.dtype)
-    if x.shape[1:] != dataset.input_shape:
-        flat = int(np.prod(dataset.input_shape))
-        if x.dim() < 2 or x[0].numel() != flat:
-            raise InvalidInput(
-                f"{path}: examples of shape {tuple(x.shape[1:])}, the network takes {dataset.input_shape}"
-            )
-        x = x.reshape(len(x), *dataset.input_shape)
-    return x
-
-
-def _table_columns(path: Path, dataset: data_sets.Dataset) -> Any:
-    from pyarrow import csv, parquet
-
-    table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
-    wanted = list(dataset.features) or table.column_names
-    missing = [name for name in wanted if name not in table.column_names]
-    if missing:
-        raise InvalidInput(f"{path}: there is no column {missing[0]!r}, which the network was trained on")
-    try:
-        return np.stack([np.asarray(table[name], dtype=np.float32) for name in wanted], axis=1)
-    except (ValueError, TypeError) as error:
-        raise InvalidInput(f"{path}: a column holds something else than numbers ({error})") from None
+def _as_stored(x: Tensor, dataset: data_sets.Dataset, path: Path) -> Tensor:
+    """Inputs in the type of the training data, which tells pixels of 0 to 255 from other numbers."""
+    kind = dataset.train_inputs.dtype
+    if kind == torch.uint8 and x.dtype != kind and not bool(((x >= 0) & (x <= 255) & (x == x.round())).all()):
+        raise InvalidInput(f"{path}: the network was trained on pixels: whole numbers from 0 to 255 are needed")
+    return x.to(kind)
 
 
 def _write_columns(out: Path, columns: dict[str, list[Any]]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(out.name + ".partial")
-    if out.suffix == ".json":
-        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        partial.write_text(json.dumps(rows, indent=1))
-    else:
-        import pyarrow as pa
-        from pyarrow import csv, parquet
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if out.suffix == ".json":
+            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            partial.write_text(json.dumps(rows, indent=1))
+        else:
+            import pyarrow as pa
+            from pyarrow import csv, parquet
 
-        table = pa.table(columns)
-        (csv.write_csv if out.suffix == ".csv" else parquet.write_table)(table, partial)
-    partial.replace(out)
+            table = pa.table(columns)
+            (csv.write_csv if out.suffix == ".csv" else parquet.write_table)(table, partial)
+        partial.replace(out)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InvalidFile(f"{out}: could not be written ({error})") from None
 
 
 def summarise(source: str, data_dir: Path | None) -> Summary:

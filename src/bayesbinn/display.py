@@ -15,8 +15,11 @@ from bayesbinn.runs import Progress as RunProgress
 
 
 @contextmanager
-def shown(console: Console, title: str, epochs: int) -> Iterator[Callable[[RunProgress], None]]:
-    """A callback for `Run.train` that shows accuracy, flips and time left."""
+def shown(console: Console, title: str, epochs: int, done: float = 0) -> Iterator[Callable[[RunProgress], None]]:
+    """A callback for `Run.train` that shows accuracy, flips and time left.
+
+    `done` is how many epochs an earlier session trained: they do not count for the speed.
+    """
     columns = (
         TextColumn(f"{title}  epoch {{task.fields[epoch]}}/{epochs}"),
         BarColumn(),
@@ -24,7 +27,7 @@ def shown(console: Console, title: str, epochs: int) -> Iterator[Callable[[RunPr
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=epochs, epoch=1, note="")
+        task = bar.add_task(title, total=epochs, completed=done, epoch=int(done) + 1, note="")
         last = 0.0
 
         def update(progress: RunProgress) -> None:
@@ -37,7 +40,9 @@ def shown(console: Console, title: str, epochs: int) -> Iterator[Callable[[RunPr
             elif time.monotonic() - last > 0.2:
                 last = time.monotonic()
                 done = progress.epoch - 1 + progress.batch / progress.batches
-                note = f"loss {progress.totals.mean_loss:.3f}  train {progress.totals.accuracy:.1f} %"
+                note = f"loss {progress.totals.mean_loss:.3f}"
+                if progress.classification:
+                    note += f"  train {progress.totals.accuracy:.1f} %"
                 bar.update(task, completed=done, note=note, epoch=progress.epoch)
 
         yield update

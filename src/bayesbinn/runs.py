@@ -59,6 +59,7 @@ class Progress:
     totals: Totals
     row: dict[str, Any] | None = None
     """The line of metrics, when an epoch was just evaluated."""
+    classification: bool = True
 
 
 def build_model(experiment: Experiment, dataset: Dataset) -> nn.Sequential:
@@ -199,7 +200,8 @@ class Run:
                 set_learning_rates(self._optimizers(), factor)
 
             def after_batch(count: int = count, clock: _Clock = clock) -> None:
-                on_progress(Progress(self.epoch, training.epochs, self.totals.batches, count, self.totals))
+                seen, classes = self.totals, self.dataset.task == "classification"
+                on_progress(Progress(self.epoch, training.epochs, seen.batches, count, seen, classification=classes))
                 stop = should_stop()
                 if stop or clock.checkpoint_due():
                     self.elapsed = clock.elapsed()
@@ -346,7 +348,9 @@ def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
         lines = metrics.read_text().splitlines() if metrics.is_file() else []
         rows = [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
-        raise InvalidFile(f"{metrics}: not a line of JSON per epoch ({error}); resuming the run writes it anew") from None
+        raise InvalidFile(
+            f"{metrics}: not a line of JSON per epoch ({error}); resuming the run writes it anew"
+        ) from None
     return load_experiment(str(config)), rows
 
 
@@ -374,7 +378,7 @@ def _optimizers(
 
 
 def _difference(existing: Experiment, wanted: Experiment) -> str:
-    """The first setting that differs, in words; empty if none does. A tuple and the list that TOML makes of it agree."""
+    """The first setting that differs, in words; empty if none does. A tuple equals the list that TOML makes of it."""
     old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in (existing, wanted))
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):

@@ -38,8 +38,8 @@ class Labels:
         if not numeric and (self.task == "regression" or self.values.dtype.kind != "U"):
             raise InvalidInput(f"{where}: the label {_text(labels[0])!r} is text, but those to train on are numbers")
         if self.task == "regression":
-            with np.errstate(over="ignore"):  # an overflow becomes infinite, which the data set refuses
-                return torch.from_numpy(labels.astype(np.float32)).view(-1, 1)
+            _check_finite(labels, where)
+            return torch.from_numpy(labels.astype(np.float32)).view(-1, 1)
         if numeric and self.values.dtype.kind == "U":
             labels = np.array([_text(label) for label in labels])
         codes = np.searchsorted(self.values, labels).clip(max=len(self.values) - 1)
@@ -63,9 +63,8 @@ def understand(labels: Values, where: str, task: Task | None = None) -> Labels:
     if labels.ndim != 1:
         raise InvalidInput(f"{where}: labels of shape {labels.shape}: one label for each example is needed")
     numeric = labels.dtype.kind in "iuf"
-    if numeric and not np.isfinite(labels).all():
-        row = int(np.flatnonzero(~np.isfinite(labels))[0])
-        raise InvalidInput(f"{where}: the label of example {row} is NaN or infinite: fill it or remove the example")
+    if numeric:
+        _check_finite(labels, where)
     if not numeric and labels.dtype.kind not in "bU":
         raise InvalidInput(f"{where}: labels of type {labels.dtype}: numbers, text or true/false are needed")
     values = np.unique(labels)
@@ -77,6 +76,14 @@ def understand(labels: Values, where: str, task: Task | None = None) -> Labels:
         raise InvalidInput(f"{where}: all labels are {_text(values[0])!r}: 2 or more classes are needed")
     names = tuple(_text(value) for value in values)
     return Labels("classification", values, f"classification: {len(values)} classes, {_some(names)}")
+
+
+def _check_finite(numbers: Values, where: str) -> None:
+    bad = np.flatnonzero(~(np.abs(numbers.astype(np.float64)) <= np.finfo(np.float32).max))
+    if len(bad):
+        raise InvalidInput(
+            f"{where}: the label of example {bad[0]} is NaN or too large: correct it or remove the example"
+        )
 
 
 def _are_quantities(labels: Values, values: Values) -> bool:

@@ -26,7 +26,7 @@ from bayesbinn import kernels
 from bayesbinn.binary import canonical_name
 from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient, nearest
 from bayesbinn.methods import ranks
-from bayesbinn.methods.members import Counters, Group, Members, State
+from bayesbinn.methods.members import Counters, Group, Members, Samples, State
 from bayesbinn.posterior import BernoulliPosterior
 
 __all__ = ["BinaryOptimizer", "Group", "Members", "State", "mean_gradients"]
@@ -63,10 +63,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         self._mc_samples = mc_samples
         self._independent_noise = independent_noise
         self._names: dict[Tensor, str] = {}
-        self._inside: str | None = None
-        self._samples = 0
-        self._pending: int | None = None
-        self._totals: dict[Tensor, Tensor] = {}
+        self._samples = Samples()
         super().__init__(self._listed(params), defaults)
 
     # ---- what a method defines -------------------------------------------------------------
@@ -203,7 +200,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
         The mode is back afterwards, also if the block raises.
         """
-        if self._inside is not None:
+        if self._samples.inside is not None:
             raise InvalidUse(f"sampled_params(train={train}) inside another sampled_params block; leave that one first")
         entered: list[Members] = []
         parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
@@ -214,7 +211,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         else:
             draw = self._counters.evaluation_draws
             self._counters.evaluation_draws += 1
-        self._inside = "train" if train else "evaluation"
+        self._samples.inside = "train" if train else "evaluation"
         try:
             with torch.no_grad():
                 for members in self._active() if self.relaxes or not train else ():
@@ -224,14 +221,14 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 yield
             if train:
                 self._counters.draws += 1
-                self._samples += 1
-                self._pending = draw
+                self._samples.count += 1
+                self._samples.pending = draw
         except BaseException:
             if train:
                 super().zero_grad(set_to_none=True)
             raise
         finally:
-            self._inside = None
+            self._samples.inside = None
             with torch.no_grad():
                 for members in entered:
                     self._harden(members)
@@ -243,28 +240,25 @@ class BinaryOptimizer(torch.optim.Optimizer):
         """A place for methods that change the operations, not the weights (LR-net)."""
         yield
 
-    def _discard_samples(self) -> None:
-        self._samples = 0
-        self._pending = None
-        self._totals = {}
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients; outside a training block, also discard the samples not yet stepped."""
         super().zero_grad(set_to_none)
-        if self._inside != "train":
-            self._discard_samples()
+        if self._samples.inside != "train":
+            self._samples.clear()
 
     @torch.no_grad()
     def _fold_pending(self) -> None:
         """Move the last sample's gradients from ``p.grad`` into the totals."""
-        if self._pending is None:
+        if self._samples.pending is None:
             return
-        draw, self._pending = self._pending, None
+        draw, self._samples.pending = self._samples.pending, None
         for members in self._with_gradient():
             for parameter in members.parameters:
-                if parameter not in self._totals:
-                    self._totals[parameter] = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
-            self._accumulate(members, [self._totals[p] for p in members.parameters], draw)
+                if parameter not in self._samples.totals:
+                    self._samples.totals[parameter] = torch.zeros(
+                        parameter.shape, dtype=torch.float32, device=parameter.device
+                    )
+            self._accumulate(members, [self._samples.totals[p] for p in members.parameters], draw)
 
     def _with_gradient(self) -> Iterator[Members]:
         for group in self.param_groups:
@@ -279,27 +273,27 @@ class BinaryOptimizer(torch.optim.Optimizer):
         With a closure (which computes the loss, calls ``backward()`` and returns the loss), draw
         `mc_samples` samples first and return the mean loss.
         """
-        if self._inside is not None:
+        if self._samples.inside is not None:
             raise InvalidUse("step() inside a sampled_params block; call it after the block")
         loss = None if closure is None else self._sample_closure(closure)
-        if self._samples == 0:
+        if self._samples.count == 0:
             raise InvalidUse(
                 f"{type(self).__name__}.step() without a sample: compute loss and backward() inside "
                 "`with optimizer.sampled_params(train=True):`, or pass a closure"
             )
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and bool(found_inf):
-            self._discard_samples()
+            self._samples.clear()
             return loss
         self._check_scaler_saw_all_samples(found_inf)
 
-        draw, samples = self._pending, self._samples
+        draw, samples = self._samples.pending, self._samples.count
         if samples > 1 or self._reduces_itself():
             self._fold_pending()
             self._average_over_ranks()
             draw = None
         batches = self._ready(draw)
-        self._discard_samples()
+        self._samples.clear()
         self._refuse_nonfinite(batches)
         for members, gradients in batches:
             for state in members.states:
@@ -309,10 +303,12 @@ class BinaryOptimizer(torch.optim.Optimizer):
         return loss
 
     def _sample_closure(self, closure: Callable[[], Any]) -> Any:
-        if self._samples:
-            raise InvalidUse(
-                "step(closure) after sampled_params blocks: use one or the other, or call zero_grad() first"
-            )
+        if self._samples.count:
+            # Frameworks that always pass a closure pass one that does nothing and returns None.
+            if closure() is None:
+                return None
+            self._samples.clear()
+            raise InvalidUse("step(closure) after sampled_params blocks: use one or the other")
         losses = []
         for _ in range(self._mc_samples):
             with torch.enable_grad(), self.sampled_params(train=True):
@@ -325,7 +321,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         scale = getattr(self, "grad_scale", None)
         batches = []
         for group in self.param_groups:
-            moved = self._totals if draw is None else {p: p.grad for p in group["params"] if p.requires_grad}
+            moved = self._samples.totals if draw is None else {p: p.grad for p in group["params"] if p.requires_grad}
             present = [p for p in group["params"] if moved.get(p) is not None]
             for members in self._members(group, present).by_step() if present else ():
                 gradients = [_present(moved[p]) for p in members.parameters]
@@ -344,7 +340,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 )
 
     def _check_scaler_saw_all_samples(self, found_inf: Tensor | None) -> None:
-        if found_inf is not None and self._samples > 1 and getattr(self, "grad_scale", None) is None:
+        if found_inf is not None and self._samples.count > 1 and getattr(self, "grad_scale", None) is None:
             raise InvalidUse(
                 "GradScaler.unscale_ reaches only the last of several sampled_params blocks; "
                 "leave it out (step unscales), or draw one sample per step"
@@ -362,7 +358,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad:
-                    total = self._totals.setdefault(parameter, torch.zeros(parameter.shape, device=parameter.device))
+                    total = self._samples.totals.setdefault(
+                        parameter, torch.zeros(parameter.shape, device=parameter.device)
+                    )
                     ranks.average(total)
 
     # ---- results and files -----------------------------------------------------------------
@@ -398,7 +396,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 for key, value in state.items()
             }
         self._counters = Counters(**{key: extra[key] for key in asdict(self._counters)})
-        self._discard_samples()
+        self._samples.clear()
         with torch.no_grad():
             for group in self.param_groups:
                 self._harden(self._members(group, group["params"]))
@@ -425,7 +423,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         own = {k: self.__dict__[k] for k in ("_counters", "_mc_samples", "_independent_noise", "_names")}
-        return {**super().__getstate__(), **own, "_inside": None, "_samples": 0, "_pending": None, "_totals": {}}
+        return {**super().__getstate__(), **own, "_samples": Samples()}
 
 
 @contextmanager

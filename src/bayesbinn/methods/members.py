@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -55,3 +55,24 @@ class Counters:
     steps: int = 0
     draws: int = 0
     evaluation_draws: int = 0
+
+
+@dataclass
+class Samples:
+    """The samples drawn since the last step.
+
+    One object that is only ever changed in place, so that a wrapper around the optimizer which
+    borrows its attributes (Lightning's does) sees the same samples.
+    """
+
+    inside: str | None = None
+    """Which kind of block the program is in: "train", "evaluation" or none."""
+    count: int = 0
+    pending: int | None = None
+    """The draw whose gradients are in ``p.grad``."""
+    totals: dict[Tensor, Tensor] = field(default_factory=dict)
+    """Contributions of earlier samples, by parameter."""
+
+    def clear(self) -> None:
+        self.count, self.pending = 0, None
+        self.totals.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -197,7 +196,9 @@ def duration(seconds: float) -> str:
     >>> duration(42), duration(750), duration(9000), duration(200_000)
     ('42 s', '12.5 min', '2.5 h', '2.3 d')
     """
-    for limit, unit, name in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h"), (math.inf, 86_400, "d")):
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    for limit, unit, name in ((5400, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
-            break
-    return f"{seconds / unit:.0f} {name}" if unit == 1 else f"{seconds / unit:.1f} {name}"
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds / 86_400:.1f} d"

@@ -8,11 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from bayesbinn.paper.cells import Budget, Cell, Outcome, duration, outcome_of
-from bayesbinn.paper.output import BLACK, GREY, machine, markdown_table, new_figure, save_figure, save_text, written
+from bayesbinn.paper.output import (
+    BLACK,
+    GREY,
+    machine,
+    machine_rows,
+    markdown_table,
+    new_figure,
+    save_figure,
+    save_text,
+    written,
+)
 from bayesbinn.paper.published import EPOCHS, SEEDS, Value
 from bayesbinn.paper.tables import Line, Table
 
-MINUTE = "Wall times are sums over seeds; a reused run keeps the wall time of the machine that made it."
+WALL_TIME = (
+    "Wall times are sums over seeds, of training and evaluation without the writing of checkpoints; a reused run keeps "
+    "the times of the machine that made it."
+)
 
 
 @dataclass(frozen=True)
@@ -64,10 +77,10 @@ def to_markdown(table: Table, filled: list[Filled]) -> str:
         head += [f"{column.capitalize()}, ours", "paper"]
     head += ["Epochs", "Seeds", "Wall time"]
     rows = [_row(table, each) for each in filled]
-    rows.append(["Machine", machine(), *[""] * (len(head) - 2)])
+    rows += machine_rows(len(head))
     paper = f"The paper's numbers are means over {SEEDS} seeds"
     paper += f" of {EPOCHS} epochs." if table.select == "best" else ", but for LR-net's."
-    notes = "\n".join(f"- {note}" for note in (*table.notes, paper, MINUTE))
+    notes = "\n".join(f"- {note}" for note in (*table.notes, paper, WALL_TIME))
     return f"# {table.title}\n\n{markdown_table(head, rows)}\n\n{notes}\n"
 
 
@@ -154,7 +167,9 @@ def _panel(axis: Any, lines: list[Filled]) -> None:
     axis.grid(axis="x", linewidth=0.4, color="#dddddd")
     axis.set_axisbelow(True)
     paper = [(place, each.line.paper["test"]) for place, each in zip(places, lines, strict=True)]
-    ours = [(place, Value.of(each.ours["test"])) for place, each in zip(places, lines, strict=True) if each.ours["test"]]
+    ours = [
+        (place, Value.of(each.ours["test"])) for place, each in zip(places, lines, strict=True) if each.ours["test"]
+    ]
     _points(axis, [(p - 0.15, v) for p, v in paper if v is not None], "paper", "o", GREY, "white")
     _points(axis, [(p + 0.15, v) for p, v in ours], "ours", "D", BLACK, BLACK)
     for place, each in zip(places, lines, strict=True):

@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesbinn.paper.cells import Budget
-from bayesbinn.paper.output import BLACK, BLUE, GREY, ORANGE, markdown_table, new_figure, save_figure, save_text, written
+from bayesbinn.paper.output import (
+    BLACK,
+    BLUE,
+    GREY,
+    ORANGE,
+    markdown_table,
+    new_figure,
+    save_figure,
+    save_text,
+    written,
+)
 
 TEMPERATURES = (1.0, 0.3, 0.1, 0.01)
 THRESHOLD = 0.5
@@ -90,7 +100,7 @@ def _draw_tanh(axis: Any, real: Array) -> None:
 
 
 def _draw_hysteresis(axis: Any, real: Array) -> None:
-    for start, style, colour, label in ((-1.0, "-", BLACK, "from −1"), (1.0, "--", BLUE, "from +1")):
+    for start, style, colour, label in ((-1.0, "-", BLACK, "$w_b$ was −1"), (1.0, "--", BLUE, "$w_b$ was +1")):
         after = hysteresis(real, np.full_like(real, start), THRESHOLD)
         axis.plot(real, after, style, color=colour, label=label)
         edge = -start * THRESHOLD
@@ -102,4 +112,11 @@ def _draw_hysteresis(axis: Any, real: Array) -> None:
         )
     axis.set_title(rf"Bop: hysteresis, $\gamma$ = {THRESHOLD:g}")
     axis.set_xticks([-THRESHOLD, THRESHOLD], minor=True)
-    axis.legend(loc="center", title="before")
+    axis.legend(
+        loc="center",
+        bbox_to_anchor=(0.5, 0.68),
+        frameon=True,
+        framealpha=1,
+        edgecolor="white",
+        handlelength=1.6,
+    )

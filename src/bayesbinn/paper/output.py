@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours: told apart by colour-blind readers and, in this order, by lightness in grey.
 BLACK, BLUE, ORANGE, SKY, GREY = "#000000", "#0072B2", "#E69F00", "#56B4E9", "#808080"
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 8,
     "axes.titlesize": 9,
@@ -85,13 +85,19 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def machine() -> str:
-    """The machine in one line."""
+def machine() -> dict[str, str]:
+    """What the numbers were made with."""
     facts = describe()
-    return (
-        f"{facts['processor']}, {facts['cores']} cores; bayesbinn {facts['bayesbinn']}, "
-        f"torch {facts['torch']}, {facts['threads']} threads, kernels: {facts['kernels']}"
-    )
+    return {
+        "Machine": f"{facts['processor']}, {facts['cores']} cores",
+        "Software": f"bayesbinn {facts['bayesbinn']}, torch {facts['torch']}",
+        "Kernels": f"{facts['kernels']}; torch threads: {facts['threads']}",
+    }
+
+
+def machine_rows(columns: int) -> list[list[str]]:
+    """The last rows of every table."""
+    return [[key, value, *[""] * (columns - 2)] for key, value in machine().items()]
 
 
 def written(paths: Sequence[Path]) -> str:

@@ -141,9 +141,7 @@ def temperatures(methods: str | None) -> Table:
     )
 
 
-def _grid(
-    methods: str | None, title: str, axis: tuple[str, str, str], paper: dict[float, Scores], note: str
-) -> Table:
+def _grid(methods: str | None, title: str, axis: tuple[str, str, str], paper: dict[float, Scores], note: str) -> Table:
     _chosen(methods, ["bayesbinn"], ["bayesbinn"])
     head, setting, preset = axis
     columns = ("train", "validation", "test")
