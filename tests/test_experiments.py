@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,10 @@ FILES = [
     ('title = "x"\nmethods = 3', "methods must be a table, received 3"),
     ('title = "x"\n[methods]\nste = 3', "ste must be a table, received 3"),
     ('title = "x"\ntraining = 3\n[methods.ste]\nlr = 0.1', "training must be a table"),
-    ('title = "x"\n[methods.ste]\nlr = 0.1\n[modle]\nname = "vgg"', "there is no setting 'modle'. Did you mean 'model'"),
+    (
+        'title = "x"\n[methods.ste]\nlr = 0.1\n[modle]\nname = "vgg"',
+        "there is no setting 'modle'. Did you mean 'model'",
+    ),
     ('title = "x"\n[methods.ste]\nlr = 0.1', "data: field required"),
 ]
 
@@ -192,7 +196,9 @@ def test_a_file_that_is_no_text_gets_one_line(tmp_path: Path) -> None:
 
 
 def test_a_missing_setting_and_an_absent_method_are_named(tmp_path: Path) -> None:
-    base = 'title = "x"\n[data]\nname = "digits"\n[model]\nname = "mnist_mlp"\n[training]\nepochs = 1\nbatch_size = 32\n'
+    base = (
+        'title = "x"\n[data]\nname = "digits"\n[model]\nname = "mnist_mlp"\n[training]\nepochs = 1\nbatch_size = 32\n'
+    )
     path = tmp_path / "mine.toml"
     path.write_text(base + "[methods.bayesbinn]\nlr = 0.1\n")
     with pytest.raises(BayesbinnError, match=r"needs 'temperature'; add --set temperature=VALUE"):
@@ -240,7 +246,7 @@ def test_cosine_is_the_one_the_authors_step_at_the_start_of_an_epoch() -> None:
 def test_bop_decays_by_ten_to_the_minus_3_over_500_each_epoch() -> None:
     lr = rates("mnist", "bop")
     assert lr[0] == 1e-5
-    for before, after in zip(lr, lr[1:], strict=False):
+    for before, after in itertools.pairwise(lr):
         assert after / before == pytest.approx(10 ** (-3 / 500), rel=1e-9)
     assert Exponential(final=0.1).factor(1, 10, 0) == 1
 

@@ -30,15 +30,16 @@ def values(size: int, seed: int, scale: float = 1.0, shifted: bool = False) -> T
 
 
 def naturals(size: int, seed: int = 0, shifted: bool = False) -> Tensor:
-    """λ of all kinds: uncertain blocks, certain blocks, blocks of both, and the special values."""
+    """λ of all kinds, in turns of 128: uncertain; certain; certain, but v(λ) > 0; far off; and special values."""
     natural = values(size, seed, 4.0, shifted)
-    certain = (torch.arange(size) // 96) % 2 == 1
-    natural[certain] = torch.where(natural[certain] >= 0, 10.0, -10.0) + natural[certain]
+    turn = torch.arange(size) // 128 % 4
+    side = twin.sign(natural)
+    natural[turn == 1] += 10 * side[turn == 1]
+    natural[turn == 2] = 8.7 * side[turn == 2]
+    natural[turn == 3] *= 1e30
+    natural[(turn == 3) & (torch.arange(size) % 3 == 0)] *= math.inf
     special = torch.tensor(SPECIAL)[:size]
     natural[: special.numel()] = special
-    if size >= 1000:
-        natural[-special.numel() :] = special
-        natural[500:628] = torch.tensor([1e30, -1e30, math.inf, -math.inf] * 32)
     return natural
 
 
@@ -306,12 +307,12 @@ class TestSameAsTwin:
 def test_short_way_changes_nothing(temperature: float) -> None:
     """One uncertain weight sends its block the long way; the certain ones beside it get what they get without it."""
     threshold = elementary.MAX_LOGISTIC + elementary.SATURATION * temperature
-    for excess in (1.00001, 1.0001, 1.1, 1e10):
-        size = 32 * 500
+    for excess in (1.00002, 1.0001, 1.1, 1e10):
+        size = 128 * 100
         certain = twin.sign(values(size, 1)) * (max(threshold, elementary.SATURATION) * excess)
         mixed = certain.clone()
-        mixed[::32] = 0.5
-        rest = torch.arange(size) % 32 != 0
+        mixed[::128] = 0.5
+        rest = torch.arange(size) % 128 != 0
         g = values(size, 2)
         rule = twin.RuleSettings(0.1, temperature, 1e-10, 100.0, 1.0, 0.0)
         results = []
@@ -327,9 +328,36 @@ def test_short_way_changes_nothing(temperature: float) -> None:
             assert same_bits(short, long)
 
 
+# Draws in which KEY gives one of the first 32 elements the smallest and the largest δ that there are.
+EXTREME_DRAWS = [(395740, -1.0), (70683, 1.0)]
+
+
 @needs_native
-def test_certain_means_certain_for_the_largest_noise() -> None:
-    """At the threshold of the short way, the extreme δ of the generator still does not turn a weight."""
+@pytest.mark.parametrize(("draw", "side"), EXTREME_DRAWS)
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_extreme_noise_still_counts(draw: int, side: float, temperature: float) -> None:
+    """Just below the threshold of the short way, the most extreme δ turns or softens a weight."""
+    size = 128
+    delta = twin.logistic_noise(torch.zeros(size), KEY, draw, 0)
+    assert float((delta * side).max()) == pytest.approx(elementary.MAX_LOGISTIC, rel=1e-6)
+    natural = torch.full((size,), -side * elementary.MAX_LOGISTIC * 0.9999)
+    weight = torch.zeros(size)
+    native.write_hard_sample([weight], [natural], [KEY], draw)
+    assert same_bits(weight, twin.hard_sample(natural, KEY, draw, 0))
+    assert int((weight == side).sum()) == 1
+
+    natural = torch.full((size,), -side * (elementary.MAX_LOGISTIC + 0.9 * elementary.SATURATION * temperature))
+    native.write_relaxed_sample([weight], [natural], [KEY], draw, temperature)
+    assert same_bits(weight, twin.relaxed_sample(natural, KEY, draw, 0, temperature))
+    total, ones = torch.zeros(size), torch.ones(size)
+    native.accumulate_scaled([total], [natural], [ones], [KEY], draw, temperature, 1e-10)
+    assert same_bits(total, twin.gradient_scale(natural, KEY, draw, 0, temperature, 1e-10))
+    if temperature >= 1e-2:  # below, float32 cannot resolve λ as finely
+        assert int((weight.abs() < 1).sum()) >= 1
+
+
+def test_certain_means_certain_for_extreme_noise() -> None:
+    """At the threshold of the short way, MAX_LOGISTIC + SATURATION·τ and its margin, no δ turns a weight."""
     largest = float(elementary.half_logit(torch.tensor([1 - 2.0**-24])))
     for temperature in (1e-30, *TEMPERATURES, 1e3, 1e20):
         threshold = (elementary.MAX_LOGISTIC + elementary.SATURATION * temperature) * (1 + 1e-5)
@@ -436,7 +464,7 @@ def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
     if shown.startswith("False"):
         pytest.skip(shown)
     assert shown == f"True {isa}"
-    chosen = "same_as_twin or TestSameAsTwin or philox or random_bits or short_way or finite or pack or in_use"
+    chosen = "TestSameAsTwin or philox or random_bits or short_way or extreme or finite or pack or in_use"
     run = run_python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen, BAYESBINN_ISA=isa)
     assert run.returncode == 0, run.stdout[-3000:]
     assert "passed" in run.stdout

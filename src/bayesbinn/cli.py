@@ -21,7 +21,7 @@ class OneLineErrors(TyperGroup):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         try:
-            code = super().main(*args, **{**extra, "standalone_mode": False})
+            code = super().main(*args, **{"prog_name": "bayesbinn", **extra, "standalone_mode": False})
         except typer.Abort:
             print("interrupted", file=sys.stderr)
             code = INTERRUPTED

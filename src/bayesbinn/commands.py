@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -260,7 +261,8 @@ def _write_columns(out: Path, columns: dict[str, list[Any]]) -> None:
             (csv.write_csv if out.suffix == ".csv" else parquet.write_table)(table, partial)
         partial.replace(out)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise InvalidFile(f"{out}: could not be written ({error})") from None
 
 

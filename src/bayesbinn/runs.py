@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
@@ -415,7 +415,8 @@ def _explained(path: Path) -> Iterator[Path]:
     try:
         yield partial
     except (OSError, RuntimeError, SafetensorError) as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         reason = str(error).partition("\n")[0]
         kept = "; the previous one is untouched" if path.exists() else ""
         raise InvalidFile(f"{path}: could not be written ({reason}){kept}") from None

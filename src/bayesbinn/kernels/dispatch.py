@@ -32,12 +32,12 @@ def _kernel(lists: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
         @wraps(sweep)
         def run(*arguments: Any) -> None:
             columns, scalars = arguments[:lists], arguments[lists:]
-            if native.available and native.usable(*(x for column in columns for x in column if isinstance(x, Tensor))):
+            if native.usable(*[x for column in columns for x in column if x is not None and type(x) is not int]):
                 compiled(*arguments)
                 return
             for row in zip(*columns, strict=True):
                 staged = [_stage(x) for x in row]
-                if native.available and native.usable(*(x for x in staged if isinstance(x, Tensor))):
+                if native.usable(*(x for x in staged if isinstance(x, Tensor))):
                     compiled(*([x] for x in staged), *scalars)
                 else:
                     with torch.no_grad():
@@ -76,7 +76,7 @@ def _fill(target: Tensor, source: Tensor, compute: Callable[[Tensor, int], Tenso
 
 def first_nonfinite(tensors: Sequence[Tensor]) -> int | None:
     """The index of the first tensor that holds a NaN or an infinity."""
-    if native.available and native.usable(*tensors):
+    if native.usable(*tensors):
         return native.first_nonfinite(tensors)
     for index, tensor in enumerate(tensors):
         if not bool(torch.isfinite(tensor).all()):

@@ -13,8 +13,8 @@ samples and their averaging, gradients, exceptions, saving and resuming, refused
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -64,6 +64,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         self._independent_noise = independent_noise
         self._names: dict[Tensor, str] = {}
         self._samples = Samples()
+        self._gathered: dict[int, Members] = {}
         super().__init__(self._listed(params), defaults)
 
     # ---- what a method defines -------------------------------------------------------------
@@ -130,6 +131,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._adopt(group)
         except Exception:
             self.param_groups.pop()
+            self._gathered.clear()
             for parameter in group["params"]:
                 self._names.pop(parameter, None)
                 self.state.pop(parameter, None)
@@ -162,23 +164,33 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 if isinstance(state[key], Tensor):
                     ranks.broadcast(state[key])
             self.state[parameter] = {"step": 0, **state}
-        with torch.no_grad():
-            self._harden(self._members(group, group["params"]))
+        self._harden(self._members(group, list(group["params"])))
 
-    def _members(self, group: Group, parameters: Iterable[Tensor]) -> Members:
-        """Gather names and states; a parameter that moved to another device takes its state along."""
-        listed = list(parameters)
-        states = [self.state[parameter] for parameter in listed]
-        for parameter, state in zip(listed, states, strict=True):
+    def _members(self, group: Group, parameters: list[Tensor]) -> Members:
+        """Gather names and states; a parameter that moved to another device takes its state along.
+
+        The members of a whole group are kept, because gathering them again costs a small network
+        more time than its kernels.
+        """
+        devices = [parameter.device for parameter in parameters]
+        whole = len(parameters) == len(group["params"])
+        known = self._gathered.get(id(group)) if whole else None
+        if known is not None and known.group is group and known.devices == devices:
+            return known
+        states = [self.state[parameter] for parameter in parameters]
+        for device, state in zip(devices, states, strict=True):
             for key, value in state.items():
-                if isinstance(value, Tensor) and value.device != parameter.device:
-                    state[key] = value.to(parameter.device)
-        return Members(group, listed, [self._names[parameter] for parameter in listed], states)
+                if isinstance(value, Tensor) and value.device != device:
+                    state[key] = value.to(device)
+        members = Members(group, parameters, [self._names[parameter] for parameter in parameters], states, devices)
+        if whole:
+            self._gathered[id(group)] = members
+        return members
 
     def _active(self) -> Iterator[Members]:
         """The members of every group that are trained; a frozen parameter holds its mode and is not sampled."""
         for group in self.param_groups:
-            yield self._members(group, (p for p in group["params"] if p.requires_grad))
+            yield self._members(group, [p for p in group["params"] if p.requires_grad])
 
     def _keys(self, members: Members, purpose: str) -> list[int]:
         if self._independent_noise and purpose == "train":
@@ -207,17 +219,16 @@ class BinaryOptimizer(torch.optim.Optimizer):
         if train:
             self._fold_pending()
             draw = self._counters.draws
-            super().zero_grad(set_to_none=True)
+            self._clear_gradients()
         else:
             draw = self._counters.evaluation_draws
             self._counters.evaluation_draws += 1
         self._samples.inside = "train" if train else "evaluation"
         try:
-            with torch.no_grad():
-                for members in self._active() if self.relaxes or not train else ():
-                    entered.append(members)
-                    (self._relax if train else self._draw_hard)(members, draw)
-            with self._intercepted(draw) if train else _nothing():
+            for members in self._active() if self.relaxes or not train else ():
+                entered.append(members)
+                (self._relax if train else self._draw_hard)(members, draw)
+            with self._intercepted(draw) if train else nullcontext():
                 yield
             if train:
                 self._counters.draws += 1
@@ -225,20 +236,23 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 self._samples.pending = draw
         except BaseException:
             if train:
-                super().zero_grad(set_to_none=True)
+                self._clear_gradients()
             raise
         finally:
             self._samples.inside = None
-            with torch.no_grad():
-                for members in entered:
-                    self._harden(members)
+            for members in entered:
+                self._harden(members)
             # A graph that was recorded with the sample must not be used after it is gone.
             torch.autograd.graph.increment_version(parameters)
 
-    @contextmanager
-    def _intercepted(self, draw: int) -> Iterator[None]:
+    def _intercepted(self, draw: int) -> AbstractContextManager[Any]:
         """A place for methods that change the operations, not the weights (LR-net)."""
-        yield
+        return nullcontext()
+
+    def _clear_gradients(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients; outside a training block, also discard the samples not yet stepped."""
@@ -262,7 +276,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def _with_gradient(self) -> Iterator[Members]:
         for group in self.param_groups:
-            yield self._members(group, (p for p in group["params"] if p.requires_grad and p.grad is not None))
+            yield self._members(group, [p for p in group["params"] if p.requires_grad and p.grad is not None])
 
     # ---- stepping --------------------------------------------------------------------------
 
@@ -321,10 +335,12 @@ class BinaryOptimizer(torch.optim.Optimizer):
         scale = getattr(self, "grad_scale", None)
         batches = []
         for group in self.param_groups:
-            moved = self._samples.totals if draw is None else {p: p.grad for p in group["params"] if p.requires_grad}
-            present = [p for p in group["params"] if moved.get(p) is not None]
-            for members in self._members(group, present).by_step() if present else ():
-                gradients = [_present(moved[p]) for p in members.parameters]
+            if draw is None:
+                moved = [p for p in group["params"] if p in self._samples.totals]
+            else:
+                moved = [p for p in group["params"] if p.requires_grad and p.grad is not None]
+            for members in self._members(group, moved).by_step() if moved else ():
+                gradients = [self._samples.totals[p] if draw is None else _present(p.grad) for p in members.parameters]
                 if scale is not None:
                     gradients = [g.to(torch.float32) / scale.to(g.device) for g in gradients]
                 batches.append((members, gradients))
@@ -371,7 +387,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
             {
                 name: self._natural(parameter, self.state[parameter], group)
                 for group in self.param_groups
-                for parameter, name in zip(group["params"], self._members(group, group["params"]).names, strict=True)
+                for parameter, name in zip(
+                    group["params"], self._members(group, list(group["params"])).names, strict=True
+                )
             }
         )
 
@@ -397,9 +415,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
             }
         self._counters = Counters(**{key: extra[key] for key in asdict(self._counters)})
         self._samples.clear()
-        with torch.no_grad():
-            for group in self.param_groups:
-                self._harden(self._members(group, group["params"]))
+        self._gathered.clear()
+        for group in self.param_groups:
+            self._harden(self._members(group, list(group["params"])))
 
     def _matched(self, state_dict: dict[str, Any]) -> dict[Tensor, State]:
         """The saved state by parameter, after its names and shapes were compared with ours."""
@@ -423,12 +441,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         own = {k: self.__dict__[k] for k in ("_counters", "_mc_samples", "_independent_noise", "_names")}
-        return {**super().__getstate__(), **own, "_samples": Samples()}
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+        return {**super().__getstate__(), **own, "_samples": Samples(), "_gathered": {}}
 
 
 def _present(gradient: Tensor | None) -> Tensor:

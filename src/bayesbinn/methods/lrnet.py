@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -115,15 +115,13 @@ class LRNet(BinaryOptimizer):
     def _relax(self, members: Members, draw: int) -> None:
         kernels.write_tanh(members.parameters, members.state("theta"), 0.5)
 
-    @contextmanager
-    def _intercepted(self, draw: int) -> Iterator[None]:
+    def _intercepted(self, draw: int) -> AbstractContextManager[Any]:
         owned = {
             parameter: (name, members.group["variance_floor"])
             for members in self._active()
             for parameter, name in zip(members.parameters, members.names, strict=True)
         }
-        with LocalReparameterization(owned, self._counters.seed, draw):
-            yield
+        return LocalReparameterization(owned, self._counters.seed, draw)
 
     def _harden(self, members: Members) -> None:
         kernels.write_sign(members.parameters, members.state("theta"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 Group = dict[str, Any]
@@ -19,6 +20,7 @@ class Members:
     parameters: list[Tensor]
     names: list[str]
     states: list[State]
+    devices: list[torch.device]
 
     def state(self, key: str) -> list[Any]:
         return [state.get(key) for state in self.states]
@@ -42,6 +44,7 @@ class Members:
                 [self.parameters[i] for i in chosen],
                 [self.names[i] for i in chosen],
                 [self.states[i] for i in chosen],
+                [self.devices[i] for i in chosen],
             )
             for chosen in parts.values()
         ]

@@ -35,7 +35,7 @@ class Grid:
     """Of every point to the nearest training point."""
 
     @classmethod
-    def around(cls, points: Tensor, step: float = STEP) -> Grid:
+    def around(cls, points: Tensor, step: float) -> Grid:
         low, high = points.min(0).values - MARGIN, points.max(0).values + MARGIN
         across, up = (torch.arange(float(a), float(b), step) for a, b in zip(low, high, strict=True))
         grid = cls(across, up, torch.empty(0))
@@ -75,7 +75,7 @@ def measure(trio: Trio, grid: Grid, on_grid: dict[str, Prediction]) -> dict[str,
 def reproduce_moons(name: str, budget: Budget, out: Path) -> Iterator[str]:
     """Train both methods, draw the contours of the first seed, and measure every seed."""
     trios, spent = yield from trained("moons", budget)
-    grid = Grid.around(standardised(trios[0])[0])
+    grid = Grid.around(standardised(trios[0])[0], STEP)
     x = grid.points()
     measured, paths = [], list[Path]()
     for trio in trios:

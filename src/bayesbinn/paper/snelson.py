@@ -1,9 +1,13 @@
 """Snelson's regression: the mean of posterior samples with its spread, the mode, and STE.
 
-As the authors do, the network predicts the whole test grid in training mode: its last BatchNorm
-takes mean and variance of the grid's own 301 outputs, for every sample anew. Every curve therefore
-has zero mean and unit variance over the grid, so curves of networks with very different output
-scales can be averaged; the running statistics of training fit only the weights of the last few steps.
+The network ends in a BatchNorm, and a sampled network needs statistics of its own: those that training
+left behind fit only the weights of its last few steps. Two choices are shown side by side.
+
+* The test grid's, as the authors do, who predict all 301 inputs in training mode. Every curve then has
+  zero mean and unit variance over the grid. Where there are no data the curves are flat, which takes
+  variance away, so that each is stretched, by a factor of its own, where there are data: part of the
+  spread there is an artefact.
+* The training data's: every curve has zero mean and unit variance where it was trained.
 """
 
 from __future__ import annotations
@@ -11,10 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from bayesbinn.errors import InvalidInput
 from bayesbinn.paper.cells import Budget
 from bayesbinn.paper.output import (
     BLACK,
@@ -32,6 +39,12 @@ from bayesbinn.paper.output import (
 from bayesbinn.paper.published import Value
 from bayesbinn.paper.toy import COLUMNS, SAMPLES, Trio, comparison_rows, standardised, trained
 from bayesbinn.prediction import PureNetwork
+
+Statistics = Literal["grid", "data"]
+STATISTICS: dict[Statistics, str] = {
+    "grid": "Statistics of the test grid (the authors)",
+    "data": "Statistics of the training data",
+}
 
 
 @dataclass(frozen=True)
@@ -54,27 +67,28 @@ class Curves:
         return self.samples.std(0)
 
 
-def curves_of(trio: Trio) -> Curves:
+def curves_of(trio: Trio, statistics: Statistics) -> Curves:
     """All predictions of one seed."""
     x = trio.dataset.normaliser(trio.dataset.test_inputs)
     x = x[x.flatten().argsort()]
-    samples = [trio.posterior.draw(trio.seed, index) for index in range(SAMPLES)]
+    reference = x if statistics == "grid" else standardised(trio)[0]
+    draws = [trio.posterior.draw(trio.seed, index) for index in range(SAMPLES)]
     return Curves(
         x=x.flatten(),
-        ste=_on_grid(trio.ste, {}, x),
-        mode=_on_grid(trio.bayes, trio.posterior.mode(), x),
-        samples=torch.stack([_on_grid(trio.bayes, weights, x) for weights in samples]),
+        ste=_curve(trio.ste, {}, x, reference),
+        mode=_curve(trio.bayes, trio.posterior.mode(), x, reference),
+        samples=torch.stack([_curve(trio.bayes, weights, x, reference) for weights in draws]),
     )
 
 
 @torch.no_grad()
-def _on_grid(model: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
-    """In training mode, on copies: the model's running statistics stay as they are."""
-    model.train()
-    try:
-        return PureNetwork(model)(weights, x).flatten()
-    finally:
-        model.eval()
+def _curve(model: nn.Module, weights: dict[str, Tensor], x: Tensor, reference: Tensor) -> Tensor:
+    """The network on `x`, its last BatchNorm with the statistics of `reference`."""
+    if not isinstance(model, nn.Sequential) or not isinstance(model[-1], nn.BatchNorm1d):
+        raise InvalidInput(f"Snelson's network ends in a BatchNorm, this is a {type(model).__name__} that does not")
+    body = PureNetwork(model[:-1])
+    scale = body(weights, reference)
+    return F.batch_norm(body(weights, x), scale.mean(0), scale.var(0, correction=0), eps=model[-1].eps).flatten()
 
 
 def roughness(x: Tensor, y: Tensor) -> float:
@@ -110,23 +124,28 @@ def measure(trio: Trio, curves: Curves) -> dict[str, dict[str, float]]:
 def reproduce_snelson(name: str, budget: Budget, out: Path) -> Iterator[str]:
     """Train both methods, draw the first seed, and measure every seed."""
     trios, spent = yield from trained("snelson", budget)
-    all_curves = [curves_of(trio) for trio in trios]
-    measured = [measure(trio, curves) for trio, curves in zip(trios, all_curves, strict=True)]
-    paths = _draw(name, trios[0], all_curves[0], out)
+    curves = {how: [curves_of(trio, how) for trio in trios] for how in STATISTICS}
+    measured = {how: list(map(measure, trios, found)) for how, found in curves.items()}
+    tables = ""
+    for how, title in STATISTICS.items():
+        head, rows = comparison_rows(measured[how], spent, _short)
+        tables += f"## {title}\n\n{markdown_table(head, rows)}\n\n"
     inputs = standardised(trios[0])[0]
-    head, rows = comparison_rows(measured, spent, _short)
     text = (
-        f"# Snelson's regression: STE, BayesBiNN's mode and its mean\n\n{markdown_table(head, rows)}\n\n"
+        f"# Snelson's regression: STE, BayesBiNN's mode and its mean\n\n{tables}"
         f"- Standardised units. Roughness: mean squared second derivative of the curve, by second differences on the "
-        f"{len(all_curves[0].x)} test inputs; within the data: on those from {float(inputs.min()):.2f} to "
+        f"{len(curves['grid'][0].x)} test inputs; within the data: on those from {float(inputs.min()):.2f} to "
         f"{float(inputs.max()):.2f}, the range of the training inputs. Outside of it there are no data.\n"
-        f"- Std: unbiased, of {SAMPLES} posterior samples, without observation noise, averaged over the test inputs.\n"
+        f"- Std: unbiased, of {SAMPLES} posterior samples, without observation noise, averaged over the test inputs "
+        "where there are data, and where there are none.\n"
         "- Train RMSE: at the test input nearest to each training input.\n"
-        "- The network predicts in training mode, as the authors' does: BatchNorm after the last layer takes the "
-        "statistics of the test grid itself, so every curve has zero mean and unit variance there. "
-        f"The figure shows seed {trios[0].seed}.\n"
-        "- The paper shows this figure without numbers: the mean is much smoother than STE, and its uncertainty is low "
-        "where there are many points.\n"
+        "- Statistics of the test grid: the authors predict in training mode, so every curve has zero mean and unit "
+        "variance over the grid. Where there are no data the curves are flat, which takes variance away, so each is "
+        "stretched by a factor of its own where there are data: part of the std there is an artefact. With the "
+        "statistics of the training data, every curve is scaled where it was trained.\n"
+        f"- Mean ± population standard deviation over seeds. The figure shows seed {trios[0].seed}. The paper has this "
+        "figure without numbers: the mean is much smoother than STE, and its uncertainty is low where there are many "
+        "points.\n"
     )
     numbers = {
         "name": name,
@@ -135,8 +154,9 @@ def reproduce_snelson(name: str, budget: Budget, out: Path) -> Iterator[str]:
         "last epoch": spent.reached,
         "seconds": spent.seconds,
         "machine": machine(),
-        "seeds": {str(trio.seed): values for trio, values in zip(trios, measured, strict=True)},
+        "seeds": {str(trio.seed): {how: measured[how][i] for how in STATISTICS} for i, trio in enumerate(trios)},
     }
+    paths = _draw(name, trios[0], {how: found[0] for how, found in curves.items()}, out)
     yield written([*save_text(out, name, text, numbers), *paths])
 
 
@@ -144,18 +164,24 @@ def _short(value: Value) -> str:
     return f"{value.mean:.3g}" if value.std is None else f"{value.mean:.3g} ± {value.std:.2g}"
 
 
-def _draw(name: str, trio: Trio, curves: Curves, out: Path) -> list[Path]:
+def _draw(name: str, trio: Trio, curves: dict[Statistics, Curves], out: Path) -> list[Path]:
+    with new_figure(1, len(curves), size=(6.75, 2.7), sharex=True, sharey=True) as (figure, axes):
+        for axis, (how, found) in zip(axes[0], curves.items(), strict=True):
+            _panel(axis, trio, found)
+            axis.set_title(STATISTICS[how])
+            axis.set_xlabel("input (standardised)")
+        axes[0, 0].set_ylabel("target (standardised)")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=5, columnspacing=1.6)
+        return save_figure(figure, out, name)
+
+
+def _panel(axis: Any, trio: Trio, curves: Curves) -> None:
     inputs, targets = (tensor.flatten().numpy() for tensor in standardised(trio))
     x, mean, std = curves.x.numpy(), curves.mean.numpy(), curves.std.numpy()
-    with new_figure(size=(5.2, 2.9)) as (figure, axes):
-        axis = axes[0, 0]
-        axis.fill_between(x, mean - 2 * std, mean + 2 * std, color=SKY, alpha=0.35, linewidth=0, label="mean ± 2 std")
-        axis.scatter(inputs, targets, s=7, marker="x", color=GREY, linewidths=0.7, label="training data", zorder=1.5)
-        axis.plot(x, curves.ste.numpy(), color=ORANGE, linewidth=1.1, label="STE")
-        axis.plot(x, curves.mode.numpy(), "--", color=BLACK, linewidth=1.1, label="BayesBiNN, mode")
-        axis.plot(x, mean, color=BLUE, linewidth=2.0, label=f"BayesBiNN, mean of {SAMPLES}")
-        axis.set_xlim(float(x[0]), float(x[-1]))
-        axis.set_xlabel("input (standardised)")
-        axis.set_ylabel("target (standardised)")
-        figure.legend(loc="outside upper center", ncols=5, columnspacing=1.0, handlelength=1.8)
-        return save_figure(figure, out, name)
+    axis.fill_between(x, mean - 2 * std, mean + 2 * std, color=SKY, alpha=0.35, linewidth=0, label="mean ± 2 std")
+    axis.scatter(inputs, targets, s=6, marker="x", color=GREY, linewidths=0.6, label="training data", zorder=1.5)
+    axis.plot(x, curves.ste.numpy(), color=ORANGE, linewidth=1.1, label="STE")
+    axis.plot(x, curves.mode.numpy(), "--", color=BLACK, linewidth=1.0, label="BayesBiNN, mode")
+    axis.plot(x, mean, color=BLUE, linewidth=1.9, label=f"BayesBiNN, mean of {SAMPLES}")
+    axis.set_xlim(float(x[0]), float(x[-1]))
