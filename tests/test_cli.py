@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -170,9 +172,7 @@ def test_a_users_error_is_one_line_and_exit_code_2(
 
 
 def test_errors_in_the_installed_program_have_no_traceback() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bayesbinn", "train", "digts"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "bayesbinn", "trian"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == ""
 
 
@@ -379,3 +379,40 @@ def test_arrays_of_images(call: Call, tmp_path: Path) -> None:
     np.savez(tmp_path / "scaled.npz", x=x / 255.0)
     answer = call("predict", run, tmp_path / "scaled.npz")
     assert answer.code == 2 and "whole numbers from 0 to 255" in answer.err, "pixels are not silently cut to 0"
+
+
+# ---- the display -----------------------------------------------------------------------------------
+
+
+def test_a_terminal_gets_a_bar_with_accuracy_and_flips() -> None:
+    from rich.console import Console
+
+    from bayesbinn.display import shown
+    from bayesbinn.runs import Progress
+    from bayesbinn.train import Totals
+
+    row = {"epoch": 2, "train_loss": 0.5, "test_accuracy": 93.25, "flip_ratio": 0.125, "seconds": 1.5}
+    for classification, note in ((True, "train 80.0 %"), (False, "loss 2.000")):
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=True, width=140, color_system=None)
+        with shown(console, "ste", 3, done=1) as update:
+            totals = Totals(loss=20.0, correct=8, seen=10, batches=5)
+            update(Progress(2, 3, 5, 10, totals, classification=classification))
+            time.sleep(0.4)  # the bar is drawn ten times a second
+            assert note in text.getvalue() and ("80.0 %" in text.getvalue()) == classification
+            update(Progress(2, 3, 10, 10, Totals(), row))
+        assert "ste  epoch 2/3" in text.getvalue()
+        assert "test 93.25 %  flipped 12.50 %  1.5 s" in text.getvalue()
+
+
+def test_the_second_ctrl_c_ends_at_once() -> None:
+    from bayesbinn.display import stoppable
+
+    before = signal.getsignal(signal.SIGINT)
+    with stoppable() as asked:
+        assert not asked()
+        signal.raise_signal(signal.SIGINT)
+        assert asked()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -86,14 +88,16 @@ def test_metrics_have_the_documented_keys_and_percentages(method: str, tmp_path:
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     sampled = set() if method in (*POINT_MASSES, "float") else {"test_accuracy_mean"}
     assert [row["epoch"] for row in rows] == [1, 2, 3]
+    start = run.experiment.method.settings["lr"]
     for row in rows:
         assert row.keys() == DOCUMENTED | sampled
+        assert row["lr"] == pytest.approx(start * (1 + math.cos(math.pi * row["epoch"] / 3)) / 2, abs=1e-15)
         for key in [key for key in row if "accuracy" in key]:
             assert 5 <= row[key] <= 100, key
         assert row["train_loss"] > 0 and row["seconds"] > 0 and 0 <= row["flip_ratio"] <= 1
     assert rows[-1]["train_accuracy"] > (10 if method == "lrnet" else 30), "in percent; LR-net starts slowly"
     assert rows[-1]["train_loss"] < rows[0]["train_loss"]
-    assert {"config.toml", "metrics.jsonl", "checkpoint.pt"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"config.toml", "metrics.jsonl", "checkpoint.pt"} <= {path.name for path in tmp_path.glob("*.*")}
     assert (tmp_path / "posterior.safetensors").exists() == (method != "float")
     assert not list(tmp_path.glob("*.partial"))
     assert run.finished and load_run(tmp_path)[1] == rows
@@ -214,9 +218,47 @@ def test_progress_tells_every_batch_and_every_epoch(tmp_path: Path) -> None:
 def test_looking_at_a_run_writes_nothing(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=1)
     (tmp_path / "metrics.jsonl").write_text((tmp_path / "metrics.jsonl").read_text() + "\n".join(["{}"]) + "\n")
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
     load_trained(tmp_path)
-    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before == {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
+
+
+class Writer:
+    """Stands in for TensorBoard's: keeps what it is given."""
+
+    def __init__(self, folder: str, purge_step: int) -> None:
+        self.folder, self.purge_step, self.closed = folder, purge_step, False
+        self.scalars: list[tuple[str, float, int]] = []
+        WRITERS.append(self)
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.scalars.append((name, value, step))
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+WRITERS: list[Writer] = []
+
+
+def test_tensorboard_gets_the_same_numbers_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = ModuleType("torch.utils.tensorboard")
+    fake.SummaryWriter = Writer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+    monkeypatch.setattr(torch.utils, "tensorboard", fake, raising=False)
+    WRITERS.clear()
+    Run.open(digits(), tmp_path).train(stop_after=1)
+    Run.open(digits(), tmp_path).train()
+    Run.open(digits(), tmp_path).train()  # finished: nothing to write
+    assert [writer.purge_step for writer in WRITERS] == [1, 2]
+    assert all(writer.closed and writer.folder == str(tmp_path / "tensorboard") for writer in WRITERS)
+    written = [(step, name, value) for writer in WRITERS for name, value, step in writer.scalars]
+    rows = load_run(tmp_path)[1]
+    assert written == [(row["epoch"], key, value) for row in rows for key, value in row.items() if key != "epoch"]
 
 
 # ---- refusals --------------------------------------------------------------------------------------
@@ -234,11 +276,11 @@ def test_looking_at_a_run_writes_nothing(tmp_path: Path) -> None:
 )
 def test_another_experiment_in_the_same_folder_is_refused(other: Experiment, message: str, tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=1)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
     with pytest.raises(InvalidInput) as caught:
         Run.open(other, tmp_path)
     assert message in str(caught.value) and "choose another --out" in str(caught.value)
-    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before == {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
 
 
 def _truncate(path: Path) -> None:
@@ -451,12 +493,12 @@ def test_a_full_disk_leaves_the_previous_checkpoint(commands: Commands, tmp_path
     assert commands.run(*training("bayesbinn", tmp_path / "whole", epochs=3)) == 0, commands.errors
     folder = tmp_path / "run"
     assert commands.run(*training("bayesbinn", folder, epochs=3), "--stop-after", "1") == 0
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = {path.name: path.read_bytes() for path in folder.glob("*.*")}
     code = commands.run(*training("bayesbinn", folder, epochs=3), limit=len(before["checkpoint.pt"]) // 2)
     said = [line for line in commands.errors if not line.startswith("resuming ")]
     assert code == 2 and len(said) == 1, said
     assert "checkpoint.pt: could not be written" in said[0] and "the previous one is untouched" in said[0]
-    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert before == {path.name: path.read_bytes() for path in folder.glob("*.*")}
     assert commands.run(*training("bayesbinn", folder, epochs=3)) == 0
     assert_same_run(tmp_path / "whole", folder)
 

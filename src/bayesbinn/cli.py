@@ -30,7 +30,7 @@ class OneLineErrors(TyperGroup):
             describe, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
             if describe is None:
                 raise
-            if type(error).__name__ == "NoArgsIsHelpError":
+            if context is not None and type(error).__name__ == "NoArgsIsHelpError":
                 typer.echo(context.get_help())
                 sys.exit(0)
             message = " ".join(describe().split()).rstrip(".")

@@ -15,7 +15,7 @@ from bayesbinn.runs import Progress as RunProgress
 
 
 @contextmanager
-def shown(console: Console, title: str, epochs: int, done: float = 0) -> Iterator[Callable[[RunProgress], None]]:
+def shown(console: Console, title: str, epochs: int, done: int = 0) -> Iterator[Callable[[RunProgress], None]]:
     """A callback for `Run.train` that shows accuracy, flips and time left.
 
     `done` is how many epochs an earlier session trained: they do not count for the speed.
@@ -27,7 +27,7 @@ def shown(console: Console, title: str, epochs: int, done: float = 0) -> Iterato
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=epochs, completed=done, epoch=int(done) + 1, note="")
+        task = bar.add_task(title, total=epochs, completed=done, epoch=done + 1, note="")
         last = 0.0
 
         def update(progress: RunProgress) -> None:

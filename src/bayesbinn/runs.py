@@ -4,6 +4,7 @@ config.toml             the complete experiment
 metrics.jsonl           a line per evaluated epoch
 checkpoint.pt           everything the next batch needs: tensors and plain values
 posterior.safetensors   q(w) after the last epoch
+tensorboard/            the metrics as curves, where TensorBoard is installed
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch.nn import functional as F
 from bayesbinn import data as data_sets
 from bayesbinn import models
 from bayesbinn.binary import split_parameters
+from bayesbinn.curves import Curves
 from bayesbinn.data import Dataset, Part
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, load_experiment
@@ -176,12 +178,29 @@ class Run:
         Writes a checkpoint after every epoch and, inside one, every `checkpoint_seconds`. When
         `should_stop` says so, the batch under way is finished and a checkpoint written.
         """
-        training = self.experiment.training
         if stop_after is not None and stop_after < 1:
             raise InvalidInput(f"stop_after={stop_after}: it must be 1 or more")
-        last = min(training.epochs, stop_after or training.epochs)
+        last = min(self.experiment.training.epochs, stop_after or self.experiment.training.epochs)
+        if self.epoch <= last:
+            with Curves(self.folder, self.epoch) as curves:
+
+                def tell(progress: Progress) -> None:
+                    if progress.row is not None:
+                        curves.add(progress.row)
+                    on_progress(progress)
+
+                self._train_until(last, checkpoint_seconds, tell, should_stop)
+        self._write_posterior()
+
+    def _train_until(
+        self,
+        last: int,
+        checkpoint_seconds: float,
+        on_progress: Callable[[Progress], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        training, settings = self.experiment.training, self.experiment.method
         parts = self.dataset.split(self.experiment.data.validation, training.seed)
-        settings = self.experiment.method
         while self.epoch <= last:
             batches = parts.train.batches(
                 training.batch_size,
@@ -222,7 +241,6 @@ class Run:
             )
             row = self._finish_epoch(parts.validation, parts.test, clock, is_last=self.epoch == last)
             on_progress(Progress(self.epoch - 1, training.epochs, count, count, Totals(), row))
-        self._write_posterior()
 
     def _finish_epoch(self, validation: Part | None, test: Part | None, clock: _Clock, is_last: bool) -> dict[str, Any]:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
