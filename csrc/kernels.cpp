@@ -65,6 +65,32 @@ void write_relaxed_sample(const SampleSettings &set, const Arrays &x, Range rang
     write_sample(set, x, range, [&](F natural, F delta) { return relaxed_sample(natural, delta, set); });
 }
 
+void write_training_sample(const SampleSettings &set, const Arrays &x, Range range) {
+    const NoiseStream noise(x.key, set.draw);
+    each_block<3, 5>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
+        if (all_at_least(block.at[1], set.certain)) {
+            if (!set.held)
+                for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
+            if (block.at[2])
+                for (int v = 0; v < VECTORS; v++) block.set(2, v, broadcast(0.0f));
+        } else {
+            F u[VECTORS];  // δ, then (λ + δ)/τ
+            logistic_noise(noise, b, u);
+            for (int v = 0; v < VECTORS; v++) u[v] = (block(1, v) + u[v]) * set.inverse_temperature;
+            for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, tanh(u[v]));
+            if (block.at[2])
+                for (int v = 0; v < VECTORS; v++) block.set(2, v, sech2(u[v]));
+        }
+    });
+}
+
+void restore_mode(float certain, const Arrays &x, Range range) {
+    each_block<2, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        if (all_at_least(block.at[1], certain)) return;
+        for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
+    });
+}
+
 void write_hard_sample(const SampleSettings &set, const Arrays &x, Range range) {
     write_sample(set, x, range, [](F natural, F delta) { return sign(natural + delta); });
 }
@@ -96,7 +122,7 @@ void accumulate_scaled(const ScaleSettings &set, const Arrays &x, Range range) {
 
 void bayesbinn_update(const NaturalGradientSettings &set, const Arrays &x, Range range) {
     const NoiseStream noise(x.key, set.scale.draw);
-    each_block<5, 7>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
+    each_block<6, 7>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
         const auto step = [&](int v, F scaled_gradient) __attribute__((always_inline)) {
             const F natural = block(1, v);
             const F pull = block.at[4] ? natural - block(4, v) : natural;
@@ -111,6 +137,10 @@ void bayesbinn_update(const NaturalGradientSettings &set, const Arrays &x, Range
         };
         if (set.scaled) {
             for (int v = 0; v < VECTORS; v++) step(v, block(3, v));
+        } else if (block.at[5] && !all_at_least(block.at[1], set.scale.certain)) {
+            F s[VECTORS];
+            for (int v = 0; v < VECTORS; v++) s[v] = gradient_scale(block(1, v), block(5, v), set.scale);
+            for (int v = 0; v < VECTORS; v++) step(v, s[v] * block(3, v));
         } else {
             with_scale(set.scale, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
                 step(v, s * block(3, v));
@@ -234,6 +264,8 @@ const Kernels BAYESBINN_JOIN(kernels_, BAYESBINN_ISA) = {
     write_pmf_weights,
     write_relaxed_sample,
     write_hard_sample,
+    write_training_sample,
+    restore_mode,
     accumulate_scaled,
     bayesbinn_update,
     adam,

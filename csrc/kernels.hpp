@@ -31,6 +31,7 @@ struct SampleSettings {
     uint64_t draw;
     float inverse_temperature;
     float certain;  // from this |λ| on, no noise changes the sample
+    bool held;      // the parameter holds sign(λ): blocks that are certain need no writing
 };
 
 // s = ((1 − w²) + ε) / (τ·(v(λ) + ε))
@@ -67,10 +68,17 @@ struct Kernels {
     void (*relaxed_sample)(const SampleSettings &, const Arrays &, Range);
     void (*hard_sample)(const SampleSettings &, const Arrays &, Range);
 
+    // 0: parameter (written), 1: λ, 2: 1 − w² (written) or null
+    void (*training_sample)(const SampleSettings &, const Arrays &, Range);
+
+    // 0: parameter (written unless the block is certain), 1: λ
+    void (*restore_mode)(float certain, const Arrays &, Range);
+
     // 0: total (updated), 1: λ, 2: g
     void (*accumulate_scaled)(const ScaleSettings &, const Arrays &, Range);
 
-    // 0: parameter (written), 1: λ (updated), 2: momentum (updated) or null, 3: g, 4: λ₀ or null
+    // 0: parameter (written), 1: λ (updated), 2: momentum (updated) or null, 3: g, 4: λ₀ or null,
+    // 5: 1 − w² as the sample had it, or null to draw its noise again
     void (*bayesbinn_update)(const NaturalGradientSettings &, const Arrays &, Range);
 
     // 0: value, 1: first moment, 2: second moment (all updated), 3: g

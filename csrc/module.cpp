@@ -41,6 +41,15 @@ void bayesbinn_update_spread(
     bayesbinn_update(team, sizes, parameters, naturals, gradients, momenta, priors, keys, draw, rule);
 }
 
+void bayesbinn_update_from_slopes_spread(
+    Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &naturals, const Addresses &gradients,
+    const Addresses &slopes, const Addresses &momenta, const Addresses &priors, double lr, double temperature,
+    double eps, double data_weight, double kl_weight, double momentum
+) {
+    const NaturalGradientRule rule{lr, temperature, eps, data_weight, kl_weight, momentum};
+    bayesbinn_update_from_slopes(team, sizes, parameters, naturals, gradients, slopes, momenta, priors, rule);
+}
+
 void adam_spread(
     Team team, const Sizes &sizes, const Addresses &values, const Addresses &gradients, const Addresses &firsts,
     const Addresses &seconds, double step_size, double beta1, double beta2, double second_scale, double eps,
@@ -93,8 +102,11 @@ NB_MODULE(_native, m) {
     bind(m, "write_pmf_weights", write_pmf_weights);
     bind(m, "write_relaxed_sample", write_relaxed_sample);
     bind(m, "write_hard_sample", write_hard_sample);
+    bind(m, "write_training_sample", write_training_sample);
+    bind(m, "restore_mode", restore_mode);
     bind(m, "accumulate_scaled", accumulate_scaled);
     bind(m, "bayesbinn_update", bayesbinn_update_spread);
+    bind(m, "bayesbinn_update_from_slopes", bayesbinn_update_from_slopes_spread);
     bind(m, "adam", adam_spread);
     bind(m, "ste_update", ste_update_spread);
     bind(m, "bop_update", bop_update);

@@ -122,8 +122,25 @@ void write_relaxed_sample(
     uint64_t draw, double temperature
 ) {
     const auto all = gather(sizes, {{parameters}, {naturals}}, &keys);
-    const SampleSettings set{draw, (float)(1 / temperature), certain_from(temperature)};
+    const SampleSettings set{draw, (float)(1 / temperature), certain_from(temperature), false};
     sweep(sizes, team.threads, [&](size_t i, Range range) { team.kernels.relaxed_sample(set, all[i], range); });
+}
+
+void write_training_sample(
+    Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &naturals, const Addresses &slopes,
+    const Keys &keys, uint64_t draw, double temperature, bool held
+) {
+    const auto all = gather(sizes, {{parameters}, {naturals}, {slopes, true}}, &keys);
+    const SampleSettings set{draw, (float)(1 / temperature), certain_from(temperature), held};
+    sweep(sizes, team.threads, [&](size_t i, Range range) { team.kernels.training_sample(set, all[i], range); });
+}
+
+void restore_mode(
+    Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &naturals, double temperature
+) {
+    const auto all = gather(sizes, {{parameters}, {naturals}});
+    const float certain = certain_from(temperature);
+    sweep(sizes, team.threads, [&](size_t i, Range range) { team.kernels.restore_mode(certain, all[i], range); });
 }
 
 void write_hard_sample(
@@ -131,7 +148,7 @@ void write_hard_sample(
     uint64_t draw
 ) {
     const auto all = gather(sizes, {{parameters}, {naturals}}, &keys);
-    const SampleSettings set{draw, INFINITY, certain_from(0)};
+    const SampleSettings set{draw, INFINITY, certain_from(0), false};
     sweep(sizes, team.threads, [&](size_t i, Range range) { team.kernels.hard_sample(set, all[i], range); });
 }
 
@@ -144,16 +161,15 @@ void accumulate_scaled(
     sweep(sizes, team.threads, [&](size_t i, Range range) { team.kernels.accumulate_scaled(set, all[i], range); });
 }
 
-void bayesbinn_update(
-    Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &naturals, const Addresses &gradients,
-    const Addresses &momenta, const Addresses &priors, const Keys &keys, std::optional<uint64_t> draw,
+namespace {
+
+void natural_gradient_sweep(
+    Team team, const Sizes &sizes, const std::vector<Arrays> &all, const ScaleSettings &scale, bool scaled,
     const NaturalGradientRule &rule
 ) {
-    const auto all =
-        gather(sizes, {{parameters}, {naturals}, {momenta, true}, {gradients}, {priors, true}}, &keys);
     const NaturalGradientSettings set{
-        scale_settings(draw.value_or(0), rule.temperature, rule.eps),
-        !draw,
+        scale,
+        scaled,
         (float)rule.lr,
         (float)rule.data_weight,
         (float)rule.kl_weight,
@@ -161,6 +177,29 @@ void bayesbinn_update(
         (float)(1 - rule.momentum),
     };
     sweep(sizes, team.threads, [&](size_t i, Range range) { team.kernels.bayesbinn_update(set, all[i], range); });
+}
+
+}  // namespace
+
+void bayesbinn_update(
+    Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &naturals, const Addresses &gradients,
+    const Addresses &momenta, const Addresses &priors, const Keys &keys, std::optional<uint64_t> draw,
+    const NaturalGradientRule &rule
+) {
+    const Addresses none(sizes.size());
+    const auto all =
+        gather(sizes, {{parameters}, {naturals}, {momenta, true}, {gradients}, {priors, true}, {none, true}}, &keys);
+    const ScaleSettings scale = scale_settings(draw.value_or(0), rule.temperature, rule.eps);
+    natural_gradient_sweep(team, sizes, all, scale, !draw, rule);
+}
+
+void bayesbinn_update_from_slopes(
+    Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &naturals, const Addresses &gradients,
+    const Addresses &slopes, const Addresses &momenta, const Addresses &priors, const NaturalGradientRule &rule
+) {
+    const auto all =
+        gather(sizes, {{parameters}, {naturals}, {momenta, true}, {gradients}, {priors, true}, {slopes}});
+    natural_gradient_sweep(team, sizes, all, scale_settings(0, rule.temperature, rule.eps), false, rule);
 }
 
 void adam(

@@ -43,6 +43,14 @@ void write_hard_sample(
     Team, const Sizes &, const Addresses &parameters, const Addresses &naturals, const Keys &, uint64_t draw
 );
 
+// As write_relaxed_sample, and keeps 1 − w² where there is an address for it. `held` says that the
+// parameters hold sign(λ) already; restore_mode brings them back to it.
+void write_training_sample(
+    Team, const Sizes &, const Addresses &parameters, const Addresses &naturals, const Addresses &slopes, const Keys &,
+    uint64_t draw, double temperature, bool held
+);
+void restore_mode(Team, const Sizes &, const Addresses &parameters, const Addresses &naturals, double temperature);
+
 void accumulate_scaled(
     Team, const Sizes &, const Addresses &totals, const Addresses &naturals, const Addresses &gradients, const Keys &,
     uint64_t draw, double temperature, double eps
@@ -53,6 +61,12 @@ void bayesbinn_update(
     Team, const Sizes &, const Addresses &parameters, const Addresses &naturals, const Addresses &gradients,
     const Addresses &momenta, const Addresses &priors, const Keys &, std::optional<uint64_t> draw,
     const NaturalGradientRule &
+);
+
+// The same with 1 − w² as write_training_sample kept it.
+void bayesbinn_update_from_slopes(
+    Team, const Sizes &, const Addresses &parameters, const Addresses &naturals, const Addresses &gradients,
+    const Addresses &slopes, const Addresses &momenta, const Addresses &priors, const NaturalGradientRule &
 );
 
 void adam(

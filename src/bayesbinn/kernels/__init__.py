@@ -10,10 +10,12 @@ from bayesbinn.kernels.dispatch import (
     accumulate_scaled,
     adam,
     bayesbinn_update,
+    bayesbinn_update_from_slopes,
     bop_update,
     first_nonfinite,
     normal,
     pmf_update,
+    restore_mode,
     ste_update,
     write_hard_sample,
     write_pmf_sign,
@@ -21,6 +23,7 @@ from bayesbinn.kernels.dispatch import (
     write_relaxed_sample,
     write_sign,
     write_tanh,
+    write_training_sample,
 )
 from bayesbinn.kernels.noise import noise_key, random_bits, uniform
 from bayesbinn.kernels.twin import AdamSettings, RuleSettings
@@ -31,12 +34,14 @@ __all__ = [
     "accumulate_scaled",
     "adam",
     "bayesbinn_update",
+    "bayesbinn_update_from_slopes",
     "bop_update",
     "first_nonfinite",
     "noise_key",
     "normal",
     "pmf_update",
     "random_bits",
+    "restore_mode",
     "ste_update",
     "uniform",
     "write_hard_sample",
@@ -45,4 +50,5 @@ __all__ = [
     "write_relaxed_sample",
     "write_sign",
     "write_tanh",
+    "write_training_sample",
 ]

@@ -114,6 +114,25 @@ def write_relaxed_sample(parameter: Tensor, natural: Tensor, key: int, draw: int
     _fill(parameter, natural, lambda x, first: twin.relaxed_sample(x, key, draw, first, temperature))
 
 
+@_kernel(lists=4)
+def write_training_sample(
+    parameter: Tensor, natural: Tensor, slope: Tensor | None, key: int, draw: int, temperature: float, held: bool
+) -> None:
+    """p ← tanh((λ + δ)/τ), and 1 − w² into `slope` where there is one.
+
+    `held` promises that p is sign(λ), which spares the native kernel the weights that no noise can turn.
+    """
+    _fill(parameter, natural, lambda x, first: twin.relaxed_sample(x, key, draw, first, temperature))
+    if slope is not None:
+        _fill(slope, natural, lambda x, first: twin.sample_slope(x, key, draw, first, temperature))
+
+
+@_kernel(lists=2)
+def restore_mode(parameter: Tensor, natural: Tensor, temperature: float) -> None:
+    """p ← sign(λ) after `write_training_sample`, which left the weights that no noise can turn at it."""
+    _fill(parameter, natural, lambda x, _: twin.sign(x))
+
+
 @_kernel(lists=3)
 def write_hard_sample(parameter: Tensor, natural: Tensor, key: int, draw: int) -> None:
     """p ← sign(λ + δ)."""
@@ -153,12 +172,53 @@ def bayesbinn_update(
 
     `draw` names the sample that the gradient belongs to; None says that it is Σ s⊙g already.
     """
+    _natural_gradient_step(
+        parameter,
+        natural,
+        gradient,
+        momentum,
+        prior,
+        rule,
+        lambda x, piece: (
+            1.0 if draw is None else twin.gradient_scale(x, key, draw, piece.start, rule.temperature, rule.eps)
+        ),
+    )
+
+
+@_kernel(lists=6)
+def bayesbinn_update_from_slopes(
+    parameter: Tensor,
+    natural: Tensor,
+    gradient: Tensor,
+    slope: Tensor,
+    momentum: Tensor | None,
+    prior: Tensor | None,
+    rule: RuleSettings,
+) -> None:
+    """The same step with 1 − w² as `write_training_sample` kept it."""
+    _natural_gradient_step(
+        parameter,
+        natural,
+        gradient,
+        momentum,
+        prior,
+        rule,
+        lambda x, piece: twin.scale_from_slope(x, slope.view(-1)[piece], rule.temperature, rule.eps),
+    )
+
+
+def _natural_gradient_step(
+    parameter: Tensor,
+    natural: Tensor,
+    gradient: Tensor,
+    momentum: Tensor | None,
+    prior: Tensor | None,
+    rule: RuleSettings,
+    scale: Callable[[Tensor, slice], Tensor | float],
+) -> None:
     flat, gradient = natural.view(-1), gradient.view(-1)
     for piece in _pieces(flat):
-        scaled = gradient[piece]
-        if draw is not None:
-            s = twin.gradient_scale(flat[piece], key, draw, piece.start, rule.temperature, rule.eps)
-            scaled = s * scaled
+        scaled = scale(flat[piece], piece) * gradient[piece]
         new, average = twin.natural_gradient_step(
             flat[piece],
             scaled,

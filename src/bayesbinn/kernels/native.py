@@ -162,6 +162,40 @@ def write_hard_sample(parameters: Tensors, naturals: Tensors, keys: Sequence[int
     increment_version(parameters)
 
 
+def write_training_sample(
+    parameters: Tensors,
+    naturals: Tensors,
+    slopes: MaybeTensors,
+    keys: Sequence[int],
+    draw: int,
+    temperature: float,
+    held: bool,
+) -> None:
+    _native.write_training_sample(
+        torch.get_num_threads(),
+        _sizes(parameters, naturals, slopes),
+        _addresses(parameters),
+        _addresses(naturals),
+        _addresses(slopes),
+        keys,
+        draw,
+        temperature,
+        held,
+    )
+    increment_version(parameters)
+
+
+def restore_mode(parameters: Tensors, naturals: Tensors, temperature: float) -> None:
+    _native.restore_mode(
+        torch.get_num_threads(),
+        _sizes(parameters, naturals),
+        _addresses(parameters),
+        _addresses(naturals),
+        temperature,
+    )
+    increment_version(parameters)
+
+
 def accumulate_scaled(
     totals: Tensors,
     naturals: Tensors,
@@ -204,6 +238,29 @@ def bayesbinn_update(
         _addresses(priors),
         keys,
         draw,
+        *rule,
+    )
+    increment_version(parameters)
+
+
+def bayesbinn_update_from_slopes(
+    parameters: Tensors,
+    naturals: Tensors,
+    gradients: Tensors,
+    slopes: Tensors,
+    momenta: MaybeTensors,
+    priors: MaybeTensors,
+    rule: RuleSettings,
+) -> None:
+    _native.bayesbinn_update_from_slopes(
+        torch.get_num_threads(),
+        _sizes(parameters, naturals, gradients, slopes, momenta, priors),
+        _addresses(parameters),
+        _addresses(naturals),
+        _addresses(gradients),
+        _addresses(slopes),
+        _addresses(momenta),
+        _addresses(priors),
         *rule,
     )
     increment_version(parameters)

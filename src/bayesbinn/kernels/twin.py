@@ -73,9 +73,17 @@ def gradient_scale(natural: Tensor, key: int, draw: int, first: int, temperature
     ε decides everything at the paper's τ = 1e-10. There (λ + δ)/τ is of the order 1e11, so
     1 − w² = 0, and |λ| > 9.01, so v(λ) = 0: without ε the quotient is 0/0. With it, s = 1/τ.
     """
-    delta = logistic_noise(natural, key, draw, first)
-    w_slope = sech2((natural + delta) * (1 / temperature))
-    return (w_slope + eps) / ((sech2(natural) + eps) * temperature)
+    return scale_from_slope(natural, sample_slope(natural, key, draw, first, temperature), temperature, eps)
+
+
+def sample_slope(natural: Tensor, key: int, draw: int, first: int, temperature: float) -> Tensor:
+    """1 − w² of a relaxed sample, without the rounding of w."""
+    return sech2((natural + logistic_noise(natural, key, draw, first)) * (1 / temperature))
+
+
+def scale_from_slope(natural: Tensor, slope: Tensor, temperature: float, eps: float) -> Tensor:
+    """s where 1 − w² is known already."""
+    return (slope + eps) / ((sech2(natural) + eps) * temperature)
 
 
 def natural_gradient_step(

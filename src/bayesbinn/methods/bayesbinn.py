@@ -14,6 +14,10 @@ from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require
 from bayesbinn.posterior import BernoulliPosterior
 
+# Below this temperature 1 − w² is 0 for practically every weight, and the noise that decides it is only
+# needed where |λ| < 8.4: drawing it again costs less than a buffer.
+_KEEP_SLOPES_FROM = 1e-6
+
 
 @register
 class BayesBiNN(BinaryOptimizer):
@@ -85,6 +89,7 @@ class BayesBiNN(BinaryOptimizer):
         if isinstance(self._init, str) and self._init not in ("random", "sign"):
             raise InvalidInput(f"init={init!r}: it must be 'random', 'sign' or a posterior")
         self._strength = initial_strength
+        self._slopes: dict[Tensor, Tensor] = {}
         require({"initial_strength": initial_strength}, "initial_strength", above=0)
         defaults = {
             "lr": lr,
@@ -126,16 +131,34 @@ class BayesBiNN(BinaryOptimizer):
         return natural.mul_(self._strength)
 
     def _relax(self, members: Members, draw: int) -> None:
-        kernels.write_relaxed_sample(
+        temperature = members.group["temperature"]
+        kernels.write_training_sample(
             members.parameters,
             members.state("natural"),
+            self._slopes_of(members, temperature),
             self._keys(members, "train"),
             draw,
-            members.group["temperature"],
+            temperature,
+            members.mode_at == members.versions(),
         )
+        members.sampled = members.versions(), temperature
+
+    def _slopes_of(self, members: Members, temperature: float) -> list[Tensor | None]:
+        """Buffers for 1 − w², so that `step` need not draw the noise again; written anew by every sample."""
+        if temperature < _KEEP_SLOPES_FROM:
+            return [None] * len(members.parameters)
+        for parameter, natural in zip(members.parameters, members.state("natural"), strict=True):
+            if parameter not in self._slopes or self._slopes[parameter].device != natural.device:
+                self._slopes[parameter] = torch.empty_like(natural)
+        return [self._slopes[parameter] for parameter in members.parameters]
 
     def _harden(self, members: Members) -> None:
-        kernels.write_sign(members.parameters, members.state("natural"))
+        versions = members.versions()
+        if members.sampled is not None and members.sampled[0] == versions:
+            kernels.restore_mode(members.parameters, members.state("natural"), members.sampled[1])
+        else:
+            kernels.write_sign(members.parameters, members.state("natural"))
+        members.sampled, members.mode_at = None, members.versions()
 
     def _draw_hard(self, members: Members, draw: int) -> None:
         keys = self._keys(members, "evaluate")
@@ -157,23 +180,23 @@ class BayesBiNN(BinaryOptimizer):
         if beta:
             for state in members.states:
                 state.setdefault("momentum", torch.zeros_like(state["natural"]))
-        kernels.bayesbinn_update(
-            members.parameters,
-            members.state("natural"),
-            gradients,
-            members.state("momentum") if beta else [None] * len(gradients),
-            members.state("prior"),
-            self._keys(members, "train"),
-            draw,
-            kernels.RuleSettings(
-                lr=group["lr"] / (1 - beta**members.step),
-                temperature=group["temperature"],
-                eps=group["eps"],
-                data_weight=group["train_set_size"] / samples,
-                kl_weight=group["kl_weight"],
-                momentum=beta,
-            ),
+        rule = kernels.RuleSettings(
+            lr=group["lr"] / (1 - beta**members.step),
+            temperature=group["temperature"],
+            eps=group["eps"],
+            data_weight=group["train_set_size"] / samples,
+            kl_weight=group["kl_weight"],
+            momentum=beta,
         )
+        parameters, naturals, priors = members.parameters, members.state("natural"), members.state("prior")
+        momenta = members.state("momentum") if beta else [None] * len(gradients)
+        if draw is not None and rule.temperature >= _KEEP_SLOPES_FROM:
+            slopes = self._slopes_of(members, rule.temperature)
+            kernels.bayesbinn_update_from_slopes(parameters, naturals, gradients, slopes, momenta, priors, rule)
+        else:
+            keys = self._keys(members, "train")
+            kernels.bayesbinn_update(parameters, naturals, gradients, momenta, priors, keys, draw, rule)
+        members.mode_at = members.versions()
 
     def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
         natural: Tensor = state["natural"]

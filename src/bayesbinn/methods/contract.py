@@ -242,8 +242,10 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._samples.inside = None
             for members in entered:
                 self._harden(members)
-            # A graph that was recorded with the sample must not be used after it is gone.
-            torch.autograd.graph.increment_version(parameters)
+            # A graph that was recorded with the sample must not be used after it is gone. Writing the mode
+            # says so to autograd; without a write we have to.
+            if not entered:
+                torch.autograd.graph.increment_version(parameters)
 
     def _intercepted(self, draw: int) -> AbstractContextManager[Any]:
         """A place for methods that change the operations, not the weights (LR-net)."""
@@ -440,7 +442,8 @@ class BinaryOptimizer(torch.optim.Optimizer):
         return matched
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {k: self.__dict__[k] for k in ("_counters", "_mc_samples", "_independent_noise", "_names")}
+        torchs = ("_optimizer_", "_zero_grad", "_warned")
+        own = {k: v for k, v in self.__dict__.items() if k.startswith("_") and not k.startswith(torchs)}
         return {**super().__getstate__(), **own, "_samples": Samples(), "_gathered": {}}
 
 

@@ -21,9 +21,17 @@ class Members:
     names: list[str]
     states: list[State]
     devices: list[torch.device]
+    mode_at: list[int] | None = None
+    """Versions of the parameters when the mode was last written into them: while they last, it is still there."""
+    sampled: tuple[list[int], float] | None = None
+    """Likewise for the training sample, and its temperature."""
 
     def state(self, key: str) -> list[Any]:
         return [state.get(key) for state in self.states]
+
+    def versions(self) -> list[int]:
+        """Autograd's version counters of the parameters: they tell whether anybody has written since."""
+        return [parameter._version for parameter in self.parameters]
 
     @property
     def step(self) -> int:

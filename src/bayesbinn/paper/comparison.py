@@ -162,7 +162,7 @@ def draw(name: str, table: Table, filled: list[Filled], out: Path) -> list[Path]
 
 def _panel(axis: Any, lines: list[Filled]) -> None:
     places = range(len(lines))
-    axis.set_yticks(places, [each.line.labels[-1] for each in lines])
+    axis.set_yticks(places, [_tick(each) for each in lines])
     axis.set_ylim(len(lines) - 0.4, -0.6)
     axis.grid(axis="x", linewidth=0.4, color="#dddddd")
     axis.set_axisbelow(True)
@@ -172,10 +172,13 @@ def _panel(axis: Any, lines: list[Filled]) -> None:
     ]
     _points(axis, [(p - 0.15, v) for p, v in paper if v is not None], "paper", "o", GREY, "white")
     _points(axis, [(p + 0.15, v) for p, v in ours], "ours", "D", BLACK, BLACK)
-    for place, each in zip(places, lines, strict=True):
-        if not each.ours["test"]:
-            reason = "not measured" if each.outcome.runs else "not run"
-            axis.annotate(reason, (0.02, place + 0.15), xycoords=("axes fraction", "data"), fontsize=6, va="center")
+
+
+def _tick(each: Filled) -> str:
+    label = each.line.labels[-1]
+    if each.ours["test"]:
+        return label
+    return f"{label}\n({'not measured' if each.outcome.runs else 'not run'})"
 
 
 def _points(axis: Any, points: list[tuple[float, Value]], label: str, marker: str, line: str, face: str) -> None:
