@@ -36,9 +36,7 @@ BAYESBINN_INLINE F horner(F x, const float (&coefficients)[N]) {
 
 // exp(−2a) for a ≥ 0, down to 2⁻¹²⁶.
 BAYESBINN_INLINE F exp_minus_2(F a) {
-    const F floor = broadcast(-126.0f);
-    F t = a * (float)(-2 / LN2);
-    t = select(t < floor, floor, t);
+    const F t = at_least(a * (float)(-2 / LN2), -126.0f);
     // Adding 1.5·2²³ rounds to a whole number, half to even, and leaves it in the lowest bits.
     const F shifted = t + 0x1.8p23f;
     const F whole = shifted - 0x1.8p23f;
@@ -49,7 +47,7 @@ BAYESBINN_INLINE F exp_minus_2(F a) {
 // tanh x, exactly ±1 from |x| = 13·ln 2 on.
 BAYESBINN_INLINE F tanh(F x) {
     const F a = abs(x), e = exp_minus_2(a);
-    return copysign(select(a < SATURATION, (1.0f - e) / (1.0f + e), broadcast(1.0f)), x);
+    return with_sign(select(a < SATURATION, (1.0f - e) / (1.0f + e), broadcast(1.0f)), x);
 }
 
 // v(x) = 1 − tanh² x = sech² x for |x| < 13·ln 2, else 0.
@@ -58,14 +56,26 @@ BAYESBINN_INLINE F sech2(F x) {
     return select(a < SATURATION, (4.0f * e) / (d * d), F{});
 }
 
+struct TanhAndSech2 {
+    F tanh, sech2;
+};
+
+// Both with one exp.
+BAYESBINN_INLINE TanhAndSech2 tanh_and_sech2(F x) {
+    const F a = abs(x), e = exp_minus_2(a), d = 1.0f + e;
+    return {
+        with_sign(select(a < SATURATION, (1.0f - e) / d, broadcast(1.0f)), x),
+        select(a < SATURATION, (4.0f * e) / (d * d), F{}),
+    };
+}
+
 // ½·log(u/(1 − u)); log y = e·log 2 + 2·atanh((m − 1)/(m + 1)) with y = m·2ᵉ, m between √½ and √2.
 BAYESBINN_INLINE F half_logit(F u) {
     const I bits = (I)(u / (1.0f - u));
-    I exponent = (bits >> 23) - 127;
-    F mantissa = (F)((bits & 0x7fffff) | 0x3f800000);
-    const I upper = mantissa > (float)1.41421356237309504880;
-    mantissa = select(upper, mantissa * 0.5f, mantissa);
-    exponent -= upper;  // a true comparison is −1
+    // The twin splits y into m and e and, where m > √2, halves m and raises e by one. Counting the
+    // exponent from the first float above √½ does both at once.
+    const I exponent = (bits - 0x3f3504f4) >> 23;
+    const F mantissa = (F)((U)bits - ((U)exponent << 23));
     const F s = (mantissa - 1.0f) / (mantissa + 1.0f);
     return __builtin_convertvector(exponent, F) * (float)(LN2 / 2) + s * horner(s * s, ATANH_TAYLOR);
 }

@@ -77,9 +77,15 @@ void write_training_sample(const SampleSettings &set, const Arrays &x, Range ran
             F u[VECTORS];  // δ, then (λ + δ)/τ
             logistic_noise(noise, b, u);
             for (int v = 0; v < VECTORS; v++) u[v] = (block(1, v) + u[v]) * set.inverse_temperature;
-            for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, tanh(u[v]));
-            if (block.at[2])
-                for (int v = 0; v < VECTORS; v++) block.set(2, v, sech2(u[v]));
+            if (block.at[2]) {
+                for (int v = 0; v < VECTORS; v++) {
+                    const TanhAndSech2 both = tanh_and_sech2(u[v]);
+                    put(block.at[0] + v * LANES, both.tanh);
+                    block.set(2, v, both.sech2);
+                }
+            } else {
+                for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, tanh(u[v]));
+            }
         }
     });
 }
@@ -166,7 +172,7 @@ void ste_update(const AdamSettings &set, float clip, const Arrays &x, Range rang
         for (int v = 0; v < VECTORS; v++) {
             F latent = block(1, v), first = block(2, v), second = block(3, v);
             adam_step(latent, first, second, block(4, v), set);
-            latent = clamp(latent, clip);
+            latent = at_most(at_least(latent, -clip), clip);
             block.set(1, v, latent);
             block.set(2, v, first);
             block.set(3, v, second);

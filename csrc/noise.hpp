@@ -77,8 +77,9 @@ private:
     Wide k0_[ROUNDS], k1_[ROUNDS];
 };
 
-// u = (k + ½)·2⁻²³ with 23 random bits k
-BAYESBINN_INLINE F uniform(U bits) { return (__builtin_convertvector((I)(bits >> 9), F) + 0.5f) * 0x1p-23f; }
+// u = (k + ½)·2⁻²³ with 23 random bits k: the mantissa k makes 1 + k·2⁻²³, and the difference from
+// 1 − 2⁻²⁴ is exact.
+BAYESBINN_INLINE F uniform(U bits) { return (F)((bits >> 9) | 0x3f800000u) - (1 - 0x1p-24f); }
 
 }  // namespace
 }  // namespace bayesbinn

@@ -43,12 +43,6 @@ BAYESBINN_INLINE void adam_step(F &value, F &first, F &second, F gradient, const
     value = value - first / (sqrt(second) * set.second_scale + set.eps) * set.step_size;
 }
 
-BAYESBINN_INLINE F clamp(F x, float bound) {
-    const F low = broadcast(-bound), high = broadcast(bound);
-    x = select(x < low, low, x);
-    return select(x > high, high, x);
-}
-
 struct LogitGradients {
     F minus, plus;
 };

@@ -77,6 +77,13 @@ uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
     write_relaxed_sample(team, sizes, p.address(), natural.address(), keys, 5, temperature), record();
     write_hard_sample(team, sizes, p.address(), natural.address(), keys, 5), record();
     write_sign(team, sizes, p.address(), natural.address()), record();
+    Memory slope(size, shift, 11, 1);
+    write_training_sample(
+        team, sizes, p.address(), natural.address(), slope.address(), keys, 5, temperature, true
+    ), record();
+    slope.add_to(hash);
+    restore_mode(team, sizes, p.address(), natural.address(), temperature), record();
+    write_training_sample(team, sizes, p.address(), natural.address(), {0}, keys, 6, temperature, false), record();
     write_tanh(team, sizes, p.address(), natural.address(), 0.5), record();
     write_pmf_weights(team, sizes, p.address(), logits.address(), 3), record();
     write_pmf_sign(team, sizes, p.address(), logits.address()), record();
@@ -86,6 +93,9 @@ uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
         team, sizes, p.address(), natural.address(), g.address(), momentum.address(), prior.address(), keys, 5, rule
     ), record();
     bayesbinn_update(team, sizes, p.address(), natural.address(), g.address(), {0}, {0}, keys, {}, rule), record();
+    bayesbinn_update_from_slopes(
+        team, sizes, p.address(), natural.address(), g.address(), slope.address(), momentum.address(), {0}, rule
+    ), record();
     natural.add_to(hash), momentum.add_to(hash);
     adam(team, sizes, prior.address(), g.address(), momentum.address(), second.address(), adam_rule);
     prior.add_to(hash), second.add_to(hash);

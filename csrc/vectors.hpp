@@ -64,9 +64,31 @@ BAYESBINN_INLINE F select(I mask, F yes, F no) { return mask ? yes : no; }
 
 BAYESBINN_INLINE F abs(F x) { return (F)((U)x & 0x7fffffffu); }
 
-// ±|magnitude| with the sign of `from`.
-BAYESBINN_INLINE F copysign(F magnitude, F from) {
-    return (F)(((U)magnitude & 0x7fffffffu) | ((U)from & 0x80000000u));
+// ±magnitude with the sign of `from`; the magnitude is not negative.
+BAYESBINN_INLINE F with_sign(F magnitude, F from) { return (F)((U)magnitude | ((U)from & 0x80000000u)); }
+
+// x < bound ? bound : x, so that NaN stays.
+BAYESBINN_INLINE F at_least(F x, float bound) {
+    const F low = broadcast(bound);
+#if defined(__AVX2__)
+    return (F)_mm256_max_ps((__m256)low, (__m256)x);
+#elif defined(__x86_64__)
+    return (F)_mm_max_ps((__m128)low, (__m128)x);
+#else
+    return select(x < low, low, x);
+#endif
+}
+
+// x > bound ? bound : x, so that NaN stays.
+BAYESBINN_INLINE F at_most(F x, float bound) {
+    const F high = broadcast(bound);
+#if defined(__AVX2__)
+    return (F)_mm256_min_ps((__m256)high, (__m256)x);
+#elif defined(__x86_64__)
+    return (F)_mm_min_ps((__m128)high, (__m128)x);
+#else
+    return select(x > high, high, x);
+#endif
 }
 
 BAYESBINN_INLINE F sqrt(F x) {

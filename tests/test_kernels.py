@@ -222,6 +222,51 @@ class TestSameAsTwin:
 
         in_layouts(build)
 
+    @pytest.mark.parametrize("temperature", TEMPERATURES)
+    @pytest.mark.parametrize("held", [False, True])
+    @pytest.mark.parametrize("with_slope", [False, True])
+    def test_training_sample_and_back(self, temperature: float, held: bool, with_slope: bool) -> None:
+        """`held` spares writes, but the result is the whole sample; then the whole mode again."""
+
+        def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
+            natural = naturals(size, shifted=shifted)
+            p = filled(size, shifted)
+            if held:
+                p.copy_(twin.sign(natural))
+            slope = filled(size, shifted) if with_slope else None
+            native.write_training_sample([p], [natural], [slope], [KEY], DRAW, temperature, held)
+            sample = p.clone()
+            native.restore_mode([p], [natural], temperature)
+            found = [sample, p]
+            expected = [twin.relaxed_sample(natural, KEY, DRAW, 0, temperature), twin.sign(natural)]
+            if slope is not None:
+                found.append(slope)
+                expected.append(twin.sample_slope(natural, KEY, DRAW, 0, temperature))
+            return found, expected
+
+        in_layouts(build)
+
+    @pytest.mark.parametrize("temperature", TEMPERATURES)
+    @pytest.mark.parametrize("with_momentum", [False, True])
+    def test_update_from_slopes(self, temperature: float, with_momentum: bool) -> None:
+        """The same bits as the update that draws the noise again."""
+        rule = twin.RuleSettings(0.013, temperature, 1e-10, 60000 / 7, 0.3, 0.9 if with_momentum else 0.0)
+
+        def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
+            states = []
+            slope = twin.sample_slope(naturals(size, shifted=shifted), KEY, DRAW, 0, temperature)
+            for from_slopes in (True, False):
+                p, natural, g = filled(size, shifted), naturals(size, shifted=shifted), values(size, 2)
+                m, prior = (values(size, 4) if with_momentum else None), values(size, 5)
+                if from_slopes:
+                    native.bayesbinn_update_from_slopes([p], [natural], [g], [slope], [m], [prior], rule)
+                else:
+                    native.bayesbinn_update([p], [natural], [g], [m], [prior], [KEY], DRAW, rule)
+                states.append([p, natural, *([] if m is None else [m])])
+            return states[0], states[1]
+
+        in_layouts(build)
+
     @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
     def test_adam(self, weight_decay: float, threads: int) -> None:
         settings = twin.AdamSettings.at_step(3, 1e-3, (0.9, 0.999), 1e-8, weight_decay)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -234,3 +237,48 @@ def test_ranks_agree_on_everything_but_independent_noise(tmp_path: Any, independ
     assert torch.equal(first["natural"], second["natural"])
     same_noise = all(torch.equal(a, b) for a, b in zip(first["drawn"], second["drawn"], strict=True))
     assert same_noise is not independent
+
+
+# ---- writes that are spared --------------------------------------------------------------------------
+
+
+def test_weights_changed_from_outside_are_rewritten() -> None:
+    """BayesBiNN leaves certain weights alone while nobody else writes; a write from outside is noticed."""
+    linear = layer(40, 50)
+    optimizer = bayesbinn([("w", linear.weight)], temperature=1e-10)
+    mode = linear.weight.detach().clone()
+    with torch.no_grad():
+        linear.weight.zero_()
+    with optimizer.sampled_params(train=True):
+        assert torch.equal(linear.weight, mode)  # ±10 is certain at this temperature
+        with torch.no_grad():
+            linear.weight.mul_(3)
+    assert torch.equal(linear.weight, mode)
+    with optimizer.sampled_params(train=False):
+        assert torch.equal(linear.weight, mode)
+    assert torch.equal(linear.weight, mode)
+
+
+@pytest.mark.parametrize("temperature", [1e-10, 1e-2, 1.0])
+def test_many_steps_give_the_same_bits_without_the_native_kernels(temperature: float) -> None:
+    """λ and weights after 20 steps through the torch twin, in a process of its own."""
+    code = (
+        "import torch, hashlib, bayesbinn as bb\n"
+        "torch.set_num_threads(1); w = torch.nn.Parameter(torch.zeros(40, 50)); g = torch.Generator().manual_seed(0)\n"
+        f"o = bb.BayesBiNN([('w', w)], lr=0.1, train_set_size=9, temperature={temperature}, seed=1, momentum=0.5,\n"
+        "                 initial_strength=2.0)\n"
+        "for _ in range(20):\n"
+        "    with o.sampled_params(train=True): (w * torch.randn(40, 50, generator=g)).sum().backward()\n"
+        "    o.step()\n"
+        "print(hashlib.sha256(o.posterior().natural['w'].numpy().tobytes()).hexdigest(), float(w.sum()))"
+    )
+    results = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "BAYESBINN_KERNELS": kernels},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for kernels in ("torch", "native")
+    ]
+    assert results[0] == results[1]

@@ -10,6 +10,7 @@ tensorboard/            the metrics as curves, where TensorBoard is installed
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ from bayesbinn.binary import split_parameters
 from bayesbinn.curves import Curves
 from bayesbinn.data import Dataset, Part
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
-from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.experiments.config import Experiment, MethodSettings, load_experiment
 from bayesbinn.methods import get_method
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior
@@ -115,6 +116,7 @@ class Run:
     elapsed: float = 0.0
     """Seconds spent on the epoch under way, over all sessions."""
     rows: list[dict[str, Any]] = field(default_factory=list)
+    _saved_at: float = -math.inf
     signs: list[Tensor] = field(default_factory=list)
     """The signs of the binary weights at the start of the epoch."""
 
@@ -263,8 +265,10 @@ class Run:
         self.rows.append(row)
         self.epoch, self.totals, self.elapsed = self.epoch + 1, Totals(), 0.0
         self._remember_signs()
-        self._save()
-        self._write_metrics()
+        # The toy problems have thousands of epochs, each far shorter than a second: not every one is worth a file.
+        if is_last or clock.epoch_worth_saving(self._saved_at):
+            self._save()
+            self._write_metrics()
         return row
 
     @torch.no_grad()
@@ -308,6 +312,7 @@ class Run:
             "real_optimizer": None if self.real_optimizer is None else self.real_optimizer.state_dict(),
             "random": torch.get_rng_state(),
         }
+        self._saved_at = time.monotonic()
         path = self.folder / "checkpoint.pt"
         with _replacing(path) as partial:
             torch.save(state, partial)
@@ -348,6 +353,9 @@ class _Clock:
 
     def elapsed(self) -> float:
         return time.monotonic() - self._start
+
+    def epoch_worth_saving(self, last_saved: float) -> bool:
+        return time.monotonic() - last_saved >= min(1.0, self._interval)
 
     def checkpoint_due(self) -> bool:
         if time.monotonic() < self._next:
@@ -392,7 +400,21 @@ def _optimizers(
     optimizer = get_method(settings.name).create(
         binary, train_set_size=int(size), seed=experiment.training.seed, **settings.settings
     )
-    return optimizer, torch.optim.Adam([p for _, p in real], lr=settings.real_lr) if real else None
+    return optimizer, _real_optimizer([p for _, p in real], settings) if real else None
+
+
+def _real_optimizer(parameters: list[nn.Parameter], settings: MethodSettings) -> torch.optim.Optimizer:
+    adam = torch.optim.Adam(parameters, lr=settings.real_lr)
+    bound = settings.real_clip
+    if bound is not None:
+
+        def clip(*_: Any) -> None:
+            with torch.no_grad():
+                for parameter in parameters:
+                    parameter.clamp_(-bound, bound)
+
+        adam.register_step_post_hook(clip)
+    return adam
 
 
 def _difference(existing: Experiment, wanted: Experiment) -> str:

@@ -82,6 +82,8 @@ class MethodSettings(_Section):
     """Biases are binary too, as in the synthetic networks."""
     real_lr: Annotated[float, _POSITIVE] = 1e-2
     """Adam's rate for parameters that stay real, where there are any."""
+    real_clip: Annotated[float, _POSITIVE] | None = None
+    """The bound of real parameters (the authors clip STE's biases to ±1 with its latent weights)."""
 
 
 _SECTIONS: dict[str, type[_Section]] = {

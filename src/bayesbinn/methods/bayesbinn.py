@@ -89,7 +89,7 @@ class BayesBiNN(BinaryOptimizer):
         if isinstance(self._init, str) and self._init not in ("random", "sign"):
             raise InvalidInput(f"init={init!r}: it must be 'random', 'sign' or a posterior")
         self._strength = initial_strength
-        self._slopes: dict[Tensor, Tensor] = {}
+        self._slopes: dict[int, Tensor] = {}
         require({"initial_strength": initial_strength}, "initial_strength", above=0)
         defaults = {
             "lr": lr,
@@ -147,10 +147,12 @@ class BayesBiNN(BinaryOptimizer):
         """Buffers for 1 − w², so that `step` need not draw the noise again; written anew by every sample."""
         if temperature < _KEEP_SLOPES_FROM:
             return [None] * len(members.parameters)
+        kept = [self._slopes.get(id(parameter)) for parameter in members.parameters]
+        if [None if slope is None else slope.device for slope in kept] == members.devices:
+            return kept
         for parameter, natural in zip(members.parameters, members.state("natural"), strict=True):
-            if parameter not in self._slopes or self._slopes[parameter].device != natural.device:
-                self._slopes[parameter] = torch.empty_like(natural)
-        return [self._slopes[parameter] for parameter in members.parameters]
+            self._slopes[id(parameter)] = torch.empty_like(natural)
+        return [self._slopes[id(parameter)] for parameter in members.parameters]
 
     def _harden(self, members: Members) -> None:
         versions = members.versions()
@@ -197,6 +199,9 @@ class BayesBiNN(BinaryOptimizer):
             keys = self._keys(members, "train")
             kernels.bayesbinn_update(parameters, naturals, gradients, momenta, priors, keys, draw, rule)
         members.mode_at = members.versions()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_slopes": {}}  # a copy has other parameters
 
     def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
         natural: Tensor = state["natural"]
