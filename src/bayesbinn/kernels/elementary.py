@@ -57,6 +57,15 @@ def sech2(x: Tensor) -> Tensor:
     return torch.where(a < SATURATION, (4 * e) / (d * d), 0.0)
 
 
+def sqrt(x: Tensor) -> Tensor:
+    """√x, correctly rounded as IEEE demands.
+
+    torch's own float32 square root comes from a vector library that may be an ulp off. Through
+    float64 the result is exact; MPS has no float64, and there no native kernel to agree with.
+    """
+    return torch.sqrt(x) if x.device.type == "mps" else torch.sqrt(x.double()).float()
+
+
 def half_logit(u: Tensor) -> Tensor:
     """½·log(u / (1 − u)): uniform noise becomes the paper's δ, a logistic variable halved.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesbinn.kernels.elementary import half_logit, sech2, tanh
+from bayesbinn.kernels.elementary import half_logit, sech2, sqrt, tanh
 from bayesbinn.kernels.noise import uniform
 
 
@@ -103,7 +103,7 @@ def adam_direction(
     """Adam's step and its two moments: returns (step, m, v)."""
     first = first * adam.beta1 + gradient * (1 - adam.beta1)
     second = second * adam.beta2 + gradient * gradient * (1 - adam.beta2)
-    return first / (torch.sqrt(second) * adam.second_scale + adam.eps) * adam.step_size, first, second
+    return first / (sqrt(second) * adam.second_scale + adam.eps) * adam.step_size, first, second
 
 
 def bop_step(weight: Tensor, average: Tensor, gradient: Tensor, rate: float, threshold: float) -> tuple[Tensor, Tensor]:
