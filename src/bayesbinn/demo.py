@@ -46,7 +46,8 @@ CONTESTANTS = {
     "bayesbinn-relaxed": Contestant(
         "BayesBiNN τ=0.5",
         "bayesbinn",
-        {"lr": 3e-2, "temperature": 0.5, "initial_strength": 1.0, "kl_weight": 0.1},
+        {"lr": 5e-2, "temperature": 0.5, "initial_strength": 1.0, "kl_weight": 0.05},
+        epochs=40,
     ),
     "bop": Contestant("Bop", "bop", {"lr": 1e-3, "threshold": 1e-7}),
     "pmf": Contestant("PMF", "pmf", {"lr": 1e-2, "beta_growth": 1.2}),
