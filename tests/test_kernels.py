@@ -525,3 +525,20 @@ def test_says_why_there_are_no_kernels(variable: str, value: str, reason: str) -
         pytest.skip(f"no native kernels: {native.reason}")
     shown = run_python("-c", SHOW, **{variable: value}).stdout
     assert shown.startswith(f"False none {reason}")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_the_twin_can_be_compiled(backend: str) -> None:
+    """As one graph without breaks, for devices that have no native kernels."""
+    natural, g = naturals(1000), values(1000, 1)
+    rule = twin.RuleSettings(0.013, 1e-2, 1e-10, 100.0, 0.3, 0.9)
+
+    def step(natural: Tensor, g: Tensor, momentum: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        w = twin.relaxed_sample(natural, KEY, 3, 0, rule.temperature)
+        s = twin.gradient_scale(natural, KEY, 3, 0, rule.temperature, rule.eps)
+        return w, *twin.natural_gradient_step(natural, s * g, momentum, None, rule)
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    for found, expected in zip(compiled(natural, g, g), step(natural, g, g), strict=True):
+        assert found is not None and expected is not None
+        assert same_bits(found, expected)

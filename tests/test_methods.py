@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bayesbinn as bb
-from bayesbinn.errors import InvalidInput, InvalidUse
+from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient
 
 
 def layer(rows: int = 4, columns: int = 6) -> nn.Linear:
@@ -282,3 +284,129 @@ def test_many_steps_give_the_same_bits_without_the_native_kernels(temperature: f
         for kernels in ("torch", "native")
     ]
     assert results[0] == results[1]
+
+
+# ---- what must not go wrong at odd moments -------------------------------------------------------------
+
+
+def test_a_parameter_that_was_not_sampled_is_not_updated() -> None:
+    """Unfrozen inside the block, or adopted between block and step: its gradient belongs to no sample."""
+    first, second = layer(), layer()
+    optimizer = bayesbinn([("a", first.weight)])
+    before = optimizer.posterior().natural["a"].clone()
+    first.weight.requires_grad_(False)
+    with optimizer.sampled_params(train=True):
+        first.weight.requires_grad_(True)
+        (first.weight.sum() * second.weight.sum()).backward()
+    optimizer.add_param_group({"params": [("b", second.weight)]})
+    adopted = optimizer.posterior().natural["b"].clone()
+    optimizer.step()
+    assert torch.equal(optimizer.posterior().natural["a"], before)
+    assert torch.equal(optimizer.posterior().natural["b"], adopted)
+
+
+@pytest.mark.parametrize(("sampled_at", "changed_to"), [(1e-10, 0.5), (0.5, 0.1), (0.5, 1e-10)])
+def test_a_step_uses_the_temperature_of_its_sample(sampled_at: float, changed_to: float) -> None:
+    results = []
+    for change in (False, True):
+        torch.manual_seed(0)
+        linear = layer(20, 30)
+        optimizer = bayesbinn([("w", linear.weight)], temperature=sampled_at, initial_strength=1.0)
+        with optimizer.sampled_params(train=True):
+            linear(torch.ones(2, 30)).square().sum().backward()
+        if change:
+            optimizer.param_groups[0]["temperature"] = changed_to
+        optimizer.step()
+        results.append(optimizer.posterior().natural["w"])
+    assert torch.equal(*results)
+
+
+def test_a_closure_that_fails_half_way_leaves_nothing_behind() -> None:
+    linear = layer()
+    optimizer = bayesbinn([("w", linear.weight)], mc_samples=2)
+    calls = 0
+
+    def closure() -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise MemoryError("once")
+        loss = linear(torch.ones(2, 6)).sum()
+        loss.backward()
+        return loss
+
+    with pytest.raises(MemoryError):
+        optimizer.step(closure)
+    assert optimizer.step(closure) is not None
+
+
+def test_replaced_storage_is_noticed() -> None:
+    linear = layer(32, 32)
+    optimizer = bayesbinn([("w", linear.weight)], temperature=1e-10)
+    nn.utils.vector_to_parameters(torch.zeros(1024), linear.parameters())
+    with optimizer.sampled_params(train=True):
+        assert bool((linear.weight.detach().abs() == 1).all())
+    assert bb.check_binary(linear) == 1024
+
+
+@pytest.mark.parametrize("method", ["ste", "bop"])
+def test_weights_scaled_inside_a_block_are_restored(method: str) -> None:
+    linear = layer()
+    optimizer = bb.get_method(method).create([("w", linear.weight)], train_set_size=1)
+    before = linear.weight.detach().clone()
+    with optimizer.sampled_params(train=True), torch.no_grad():
+        linear.weight.mul_(0.3)
+    assert torch.equal(before, linear.weight)
+
+
+def test_a_posterior_and_an_optimizer_with_a_prior_can_be_copied() -> None:
+    prior = bb.BernoulliPosterior({"w": torch.randn(4, 6)})
+    linear = layer()
+    optimizer = bayesbinn([("w", linear.weight)], prior=prior)
+    assert torch.equal(pickle.loads(pickle.dumps(prior)).natural["w"], prior.natural["w"])
+    assert torch.equal(copy.deepcopy((linear, optimizer))[1].posterior().natural["w"], prior.natural["w"])
+
+
+def test_a_scaler_with_several_samples_is_refused_and_leaves_nothing_behind() -> None:
+    linear = layer()
+    optimizer = bayesbinn([("w", linear.weight)])
+    scaler = torch.amp.GradScaler("cpu")
+    for _ in range(2):
+        with optimizer.sampled_params(train=True):
+            scaler.scale(linear(torch.ones(2, 6)).sum()).backward()
+    with pytest.raises(InvalidUse, match="one sample per step"):
+        scaler.step(optimizer)
+    assert not hasattr(optimizer, "grad_scale")
+
+
+def test_a_saved_state_of_another_dtype_is_trained_on() -> None:
+    linear = layer()
+    optimizer = bayesbinn([("w", linear.weight)])
+    state = copy.deepcopy(optimizer.state_dict())
+    state["state"][0]["natural"] = state["state"][0]["natural"].bfloat16().t().contiguous().t()
+    optimizer.load_state_dict(state)
+    before = optimizer.posterior().natural["w"].clone()
+    with optimizer.sampled_params(train=True):
+        with pytest.raises(InvalidUse, match="inside"):
+            optimizer.load_state_dict(state)
+        linear(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(before, optimizer.posterior().natural["w"])
+
+
+def test_gradients_that_float32_cannot_hold_are_refused() -> None:
+    weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = bayesbinn([("w", weight)])
+    with optimizer.sampled_params(train=True):
+        (weight * 1e39).sum().backward()
+    with pytest.raises(NonFiniteGradient, match="'w'"):
+        optimizer.step()
+
+
+def test_a_sparse_gradient_is_refused_by_name() -> None:
+    table = nn.Embedding(4, 3, sparse=True)
+    optimizer = bayesbinn([("table", table.weight)])
+    with optimizer.sampled_params(train=True):
+        table(torch.tensor([1])).sum().backward()
+    with pytest.raises(InvalidInput, match=r"'table'.*dense"):
+        optimizer.step()

@@ -119,7 +119,9 @@ def train(
     for note in chosen.notes:
         console.print(note, soft_wrap=True)
     run = Run.open(chosen.experiment, out or chosen.folder, data_dir)
-    if run.epoch > 1 or run.totals.batches:
+    if run.finished:
+        console.print(f"{run.folder} is finished; choose another --out to train again", soft_wrap=True)
+    elif run.epoch > 1 or run.totals.batches:
         console.print(f"resuming {run.folder} in epoch {run.epoch}, after {run.totals.batches} batches", soft_wrap=True)
     total = chosen.experiment.training.epochs
     try:

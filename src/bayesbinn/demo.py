@@ -236,7 +236,7 @@ def explain_uncertainty(console: Console, outcome: Outcome, data: Split, count: 
     table = Table(title=f"What {report.title} is unsure of (mean of {SAMPLES} networks drawn from the posterior)")
     chosen = prediction.entropy.argsort(descending=True)[:count].tolist()
     for index in chosen:
-        table.add_column(f"a {int(data.test_targets[index])}", justify="center")
+        table.add_column(f"a {int(data.test_targets[index])}", justify="left")
     table.add_row(*(draw_digit(data.test_inputs[index]) for index in chosen))
     guesses = []
     for index in chosen:

@@ -30,7 +30,7 @@ def describe() -> dict[str, str | int]:
 
         facts["threads"] = torch.get_num_threads()
         facts["kernels"] = f"native, {native.isa()}" if native.available else "torch twin"
-        facts["why"] = native.reason
+        facts["why"] = native.reason or f"built at installation for this machine; they run on {native.threading()}"
     return facts
 
 

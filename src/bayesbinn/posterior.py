@@ -59,13 +59,13 @@ class BernoulliPosterior:
             if canonical_name(name) in copies:
                 raise InvalidInput(f"two parameters are called {canonical_name(name)!r}; names must be unique")
             copies[canonical_name(name)] = value.detach().to(torch.float32, copy=True).contiguous()
-        self._natural = MappingProxyType(copies)
+        self._natural = copies
         self._logit_scale = logit_scale or LogitScale()
 
     @property
     def natural(self) -> Mapping[str, Tensor]:
         """λ by parameter name."""
-        return self._natural
+        return MappingProxyType(self._natural)
 
     @property
     def logit_scale(self) -> LogitScale:
@@ -185,12 +185,16 @@ class BernoulliPosterior:
         path = Path(path)
         header = {"kind": _KIND, "version": _VERSION, "logit_scale": vars(self._logit_scale)}
         partial = path.with_name(path.name + ".partial")
-        save_file(
-            {name: value.cpu() for name, value in self._natural.items()},
-            partial,
-            metadata={key: json.dumps(value) for key, value in header.items()},
-        )
-        partial.replace(path)
+        try:
+            save_file(
+                {name: value.cpu() for name, value in self._natural.items()},
+                partial,
+                metadata={key: json.dumps(value) for key, value in header.items()},
+            )
+            partial.replace(path)
+        except (OSError, SafetensorError) as error:
+            partial.unlink(missing_ok=True)
+            raise InvalidFile(f"{path}: could not be written ({error})") from error
 
     @classmethod
     def load(cls, path: str | Path) -> BernoulliPosterior:

@@ -90,6 +90,7 @@ class BayesBiNN(BinaryOptimizer):
             raise InvalidInput(f"init={init!r}: it must be 'random', 'sign' or a posterior")
         self._strength = initial_strength
         self._slopes: dict[int, Tensor] = {}
+        self._temperatures: dict[int, float] = {}
         require({"initial_strength": initial_strength}, "initial_strength", above=0)
         defaults = {
             "lr": lr,
@@ -108,6 +109,10 @@ class BayesBiNN(BinaryOptimizer):
         require(group, "momentum", least=0, below=1)
         require(group, "kl_weight", least=0)
         require(group, "eps", above=0)
+        if group["eps"] * group["temperature"] < 1e-37:
+            raise InvalidInput(
+                f"eps={group['eps']} times temperature={group['temperature']} vanishes in float32; raise one of them"
+            )
 
     def _start(self, parameter: Tensor, name: str, group: Group) -> State:
         state: State = {}
@@ -142,6 +147,7 @@ class BayesBiNN(BinaryOptimizer):
             members.mode_at == members.versions(),
         )
         members.sampled = members.versions(), temperature
+        self._temperatures[id(members.group)] = temperature
 
     def _slopes_of(self, members: Members, temperature: float) -> list[Tensor | None]:
         """Buffers for 1 − w², so that `step` need not draw the noise again; written anew by every sample."""
@@ -173,7 +179,7 @@ class BayesBiNN(BinaryOptimizer):
             [parameter.grad for parameter in members.parameters if parameter.grad is not None],
             self._keys(members, "train"),
             draw,
-            members.group["temperature"],
+            self._temperatures[id(members.group)],
             members.group["eps"],
         )
 
@@ -184,7 +190,7 @@ class BayesBiNN(BinaryOptimizer):
                 state.setdefault("momentum", torch.zeros_like(state["natural"]))
         rule = kernels.RuleSettings(
             lr=group["lr"] / (1 - beta**members.step),
-            temperature=group["temperature"],
+            temperature=self._temperatures[id(group)],  # the sample's, should it have been changed since
             eps=group["eps"],
             data_weight=group["train_set_size"] / samples,
             kl_weight=group["kl_weight"],
@@ -201,7 +207,7 @@ class BayesBiNN(BinaryOptimizer):
         members.mode_at = members.versions()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_slopes": {}}  # a copy has other parameters
+        return {**super().__getstate__(), "_slopes": {}, "_temperatures": {}}  # a copy has other parameters
 
     def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
         natural: Tensor = state["natural"]

@@ -215,7 +215,8 @@ class BinaryOptimizer(torch.optim.Optimizer):
         if self._samples.inside is not None:
             raise InvalidUse(f"sampled_params(train={train}) inside another sampled_params block; leave that one first")
         entered: list[Members] = []
-        parameters = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        active = list(self._active())
+        before = [members.versions() for members in active]
         if train:
             self._fold_pending()
             draw = self._counters.draws
@@ -225,7 +226,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._counters.evaluation_draws += 1
         self._samples.inside = "train" if train else "evaluation"
         try:
-            for members in self._active() if self.relaxes or not train else ():
+            for members in active if self.relaxes or not train else ():
                 entered.append(members)
                 (self._relax if train else self._draw_hard)(members, draw)
             with self._intercepted(draw) if train else nullcontext():
@@ -234,18 +235,33 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 self._counters.draws += 1
                 self._samples.count += 1
                 self._samples.pending = draw
+                self._samples.drawn = frozenset(id(p) for members in active for p in members.parameters)
         except BaseException:
             if train:
                 self._clear_gradients()
             raise
         finally:
             self._samples.inside = None
-            for members in entered:
-                self._harden(members)
+            if not entered and before != [members.versions() for members in active]:
+                entered = active  # the weights were the mode, and somebody wrote into them
+            self._restore(entered)
             # A graph that was recorded with the sample must not be used after it is gone. Writing the mode
             # says so to autograd; without a write we have to.
             if not entered:
-                torch.autograd.graph.increment_version(parameters)
+                torch.autograd.graph.increment_version([p for members in active for p in members.parameters])
+
+    def _restore(self, entered: list[Members]) -> None:
+        """Bring the mode back in every group, whatever happens in one of them."""
+        failure: BaseException | None = None
+        for members in entered:
+            try:
+                self._harden(members)
+            except BaseException as error:
+                failure = error
+                self._harden(members)
+        if failure is not None:
+            self._samples.clear()
+            raise failure
 
     def _intercepted(self, draw: int) -> AbstractContextManager[Any]:
         """A place for methods that change the operations, not the weights (LR-net)."""
@@ -278,7 +294,11 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def _with_gradient(self) -> Iterator[Members]:
         for group in self.param_groups:
-            yield self._members(group, [p for p in group["params"] if p.requires_grad and p.grad is not None])
+            yield self._members(group, [p for p in group["params"] if self._has_gradient(p)])
+
+    def _has_gradient(self, parameter: Tensor) -> bool:
+        """Whether there is a gradient of the pending sample; a parameter adopted or unfrozen since has none of it."""
+        return parameter.grad is not None and parameter.requires_grad and id(parameter) in self._samples.drawn
 
     # ---- stepping --------------------------------------------------------------------------
 
@@ -321,16 +341,26 @@ class BinaryOptimizer(torch.optim.Optimizer):
     def _sample_closure(self, closure: Callable[[], Any]) -> Any:
         if self._samples.count:
             # Frameworks that always pass a closure pass one that does nothing and returns None.
-            if closure() is None:
-                return None
-            self._samples.clear()
-            raise InvalidUse("step(closure) after sampled_params blocks: use one or the other")
+            with torch.enable_grad(), self._clearing_samples():
+                if closure() is not None:
+                    raise InvalidUse("step(closure) after sampled_params blocks: use one or the other")
+            return None
         losses = []
-        for _ in range(self._mc_samples):
-            with torch.enable_grad(), self.sampled_params(train=True):
-                loss = closure()
-            losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
+        with self._clearing_samples():
+            for _ in range(self._mc_samples):
+                with torch.enable_grad(), self.sampled_params(train=True):
+                    loss = closure()
+                losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
         return sum(losses[1:], start=losses[0]) / len(losses) if losses[0] is not None else None
+
+    @contextmanager
+    def _clearing_samples(self) -> Iterator[None]:
+        """A failure leaves no half-drawn step behind."""
+        try:
+            yield
+        except BaseException:
+            self._samples.clear()
+            raise
 
     def _ready(self, draw: int | None) -> list[tuple[Members, list[Tensor]]]:
         """What to update: parameters with a gradient, or with a total if samples were summed up."""
@@ -338,11 +368,16 @@ class BinaryOptimizer(torch.optim.Optimizer):
         batches = []
         for group in self.param_groups:
             if draw is None:
-                moved = [p for p in group["params"] if p in self._samples.totals]
+                moved = [p for p in group["params"] if p in self._samples.totals and p.requires_grad]
             else:
-                moved = [p for p in group["params"] if p.requires_grad and p.grad is not None]
+                moved = [p for p in group["params"] if self._has_gradient(p)]
             for members in self._members(group, moved).by_step() if moved else ():
                 gradients = [self._samples.totals[p] if draw is None else _present(p.grad) for p in members.parameters]
+                for name, gradient in zip(members.names, gradients, strict=True):
+                    if gradient.layout is not torch.strided:
+                        raise InvalidInput(f"the gradient of {name!r} is {gradient.layout}; it must be dense")
+                # What is finite in float64 may not be in float32, in which the state is kept.
+                gradients = [g.float() if g.dtype is torch.float64 else g for g in gradients]
                 if scale is not None:
                     gradients = [g.to(torch.float32) / scale.to(g.device) for g in gradients]
                 batches.append((members, gradients))
@@ -358,10 +393,14 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 )
 
     def _check_scaler_saw_all_samples(self, found_inf: Tensor | None) -> None:
-        if found_inf is not None and self._samples.count > 1 and getattr(self, "grad_scale", None) is None:
+        if found_inf is not None and self._samples.count > 1:
+            self._samples.clear()
+            # GradScaler removes these itself, but not after an error.
+            self.__dict__.pop("grad_scale", None)
+            self.__dict__.pop("found_inf", None)
             raise InvalidUse(
-                "GradScaler.unscale_ reaches only the last of several sampled_params blocks; "
-                "leave it out (step unscales), or draw one sample per step"
+                "GradScaler sees the gradients of the last sampled_params block only; draw one sample per step "
+                "with it, or use bfloat16, which needs no scaler"
             )
 
     # ---- data parallel ---------------------------------------------------------------------
@@ -401,6 +440,8 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume bit for bit; the model then holds the mode. Another method's state is refused."""
+        if self._samples.inside is not None:
+            raise InvalidUse("load_state_dict inside a sampled_params block; call it after the block")
         extra = state_dict.get("bayesbinn")
         if not isinstance(extra, dict) or extra.get("method") != self.name:
             kind = (
@@ -412,7 +453,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         for parameter, state in saved.items():
             # The base class casts to the parameter's dtype; λ stays float32 under bfloat16 weights.
             self.state[parameter] = {
-                key: value.detach().to(parameter.device, copy=True) if isinstance(value, Tensor) else value
+                key: _kept(value, parameter.device) if isinstance(value, Tensor) else value
                 for key, value in state.items()
             }
         self._counters = Counters(**{key: extra[key] for key in asdict(self._counters)})
@@ -445,6 +486,12 @@ class BinaryOptimizer(torch.optim.Optimizer):
         torchs = ("_optimizer_", "_zero_grad", "_warned")
         own = {k: v for k, v in self.__dict__.items() if k.startswith("_") and not k.startswith(torchs)}
         return {**super().__getstate__(), **own, "_samples": Samples(), "_gathered": {}}
+
+
+def _kept(value: Tensor, device: torch.device) -> Tensor:
+    """A saved tensor as kernels need it: float32 (or bool), contiguous, our own."""
+    dtype = torch.float32 if value.is_floating_point() else value.dtype
+    return value.detach().to(device=device, dtype=dtype, copy=True).contiguous()
 
 
 def _present(gradient: Tensor | None) -> Tensor:

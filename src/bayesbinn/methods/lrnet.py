@@ -54,7 +54,8 @@ class LRNet(BinaryOptimizer):
 
     Inside ``sampled_params(train=True)`` the parameters hold E[w], and linear and convolution
     functions that use them are replaced by the formula above; the user's module stays untouched.
-    A weight of this optimizer that reaches any other operation is an error.
+    A weight of this optimizer that reaches any other operation is an error. Not for use with
+    ``torch.utils.checkpoint``, whose second forward pass would draw other noise.
 
     Args:
         params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.

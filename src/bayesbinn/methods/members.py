@@ -30,8 +30,11 @@ class Members:
         return [state.get(key) for state in self.states]
 
     def versions(self) -> list[int]:
-        """Autograd's version counters of the parameters: they tell whether anybody has written since."""
-        return [parameter._version for parameter in self.parameters]
+        """Where the parameters lie and autograd's version counters: they tell whether anybody has written since.
+
+        Anybody but who writes in place through ``.data``, which hides it; the next step writes every weight anew.
+        """
+        return [x for parameter in self.parameters for x in (parameter.data_ptr(), parameter._version)]
 
     @property
     def step(self) -> int:
@@ -81,6 +84,8 @@ class Samples:
     count: int = 0
     pending: int | None = None
     """The draw whose gradients are in ``p.grad``."""
+    drawn: frozenset[int] = frozenset()
+    """The parameters, by id, that took part in the pending draw: no other gradient belongs to it."""
     totals: dict[Tensor, Tensor] = field(default_factory=dict)
     """Contributions of earlier samples, by parameter."""
 

@@ -133,7 +133,7 @@ class PMF(BinaryOptimizer):
 
 
 def _fans(parameter: Tensor) -> tuple[int, int]:
-    if parameter.dim() < 2:
-        return parameter.numel(), 1
+    if parameter.dim() < 2 or parameter.numel() == 0:
+        return max(parameter.numel(), 1), 1
     rest = parameter[0, 0].numel()
     return parameter.shape[1] * rest, parameter.shape[0] * rest
