@@ -44,6 +44,7 @@ test-slow: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py --out results/benchmarks
+	$(BIN)/python benchmarks/profile_step.py --out results/benchmarks
 
 sanitize:
 	csrc/sanitize.sh
