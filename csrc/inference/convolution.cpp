@@ -1,0 +1,164 @@
+#include "convolution.hpp"
+
+namespace bayesbinn::inference {
+namespace {
+
+// Tables that stay in the second-level cache while the tiles of weights pass by.
+constexpr size_t RING_BUDGET = 192 << 10;
+
+}  // namespace
+
+// Where a thread keeps its part of the work.
+struct TableConvolution::Ring {
+    uint8_t *tables;
+    int32_t *magnitudes;         // [ring row][column]: Σ|q| of a pixel
+    int32_t *window_magnitudes;  // [row of the strip][x]
+    uint32_t *offsets;           // [row of the strip][block]
+
+    Ring(const TableConvolution &c, std::byte *scratch) {
+        tables = reinterpret_cast<uint8_t *>(scratch);
+        scratch += round_up(c.ring_rows_ * c.columns_ * c.pixel_bytes_, LINE);
+        magnitudes = reinterpret_cast<int32_t *>(scratch);
+        scratch += round_up(c.ring_rows_ * c.columns_ * sizeof(int32_t), LINE);
+        window_magnitudes = reinterpret_cast<int32_t *>(scratch);
+        scratch += round_up(c.strip_ * c.g_.out_width * sizeof(int32_t), LINE);
+        offsets = reinterpret_cast<uint32_t *>(scratch);
+    }
+};
+
+bool TableConvolution::suits(const Geometry &geometry) {
+    const size_t groups = tap_positions(geometry) / GROUP;
+    const size_t run = geometry.dilation_width == 1 ? groups * geometry.kernel_width : groups;
+    return geometry.groups == 1 && run % BLOCK == 0;
+}
+
+TableConvolution::TableConvolution(
+    size_t input, size_t output, Geometry geometry, std::vector<Aligned<uint8_t>> weights, Finishing finishing
+)
+    : Step({input}, output), g_(geometry), weights_(std::move(weights)), finishing_(std::move(finishing)) {
+    pixel_bytes_ = tap_positions(g_) / GROUP * TABLE;
+    columns_ = (g_.out_width - 1) * g_.stride_width + g_.dilation_width * (g_.kernel_width - 1) + 1;
+    blocks_ = g_.taps() * pixel_bytes_ / (BLOCK * TABLE);
+    const size_t span = g_.dilation_height * (g_.kernel_height - 1) + 1, row_bytes = columns_ * pixel_bytes_;
+    strip_ = 1;
+    while (strip_ < g_.out_height && (strip_ * g_.stride_height + span) * row_bytes <= RING_BUDGET) strip_++;
+    ring_rows_ = (strip_ - 1) * g_.stride_height + span;
+}
+
+size_t TableConvolution::scratch_bytes() const {
+    return round_up(ring_rows_ * columns_ * pixel_bytes_, LINE) +
+           round_up(ring_rows_ * columns_ * sizeof(int32_t), LINE) +
+           round_up(strip_ * g_.out_width * sizeof(int32_t), LINE) + strip_ * blocks_ * sizeof(uint32_t);
+}
+
+// Row `row` of the padded image.
+void TableConvolution::build_row(
+    const Kernels &kernels, const float *image, size_t row, float inverse, const Ring &ring
+) const {
+    uint8_t *tables = ring.tables + row % ring_rows_ * columns_ * pixel_bytes_;
+    int32_t *magnitudes = ring.magnitudes + row % ring_rows_ * columns_;
+    const bool outside = row < g_.top || row - g_.top >= g_.height || inverse == 0.0f;
+    for (size_t column = 0; column < columns_; column++, tables += pixel_bytes_) {
+        if (outside || column < g_.left || column - g_.left >= g_.width) {
+            memset(tables, 0, pixel_bytes_);
+            magnitudes[column] = 0;
+        } else {
+            const float *pixel = image + ((row - g_.top) * g_.width + column - g_.left) * g_.channels;
+            magnitudes[column] = kernels.build_tables(pixel, g_.channels, inverse, tables);
+        }
+    }
+}
+
+// Where the blocks of a window in output row y lie, counted from the window's first column.
+void TableConvolution::offsets_of(size_t y, uint32_t *offsets) const {
+    const bool neighbours = g_.dilation_width == 1;
+    const size_t runs = neighbours ? 1 : g_.kernel_width;
+    const size_t run_bytes = neighbours ? g_.kernel_width * pixel_bytes_ : pixel_bytes_;
+    for (size_t tap_y = 0; tap_y < g_.kernel_height; tap_y++) {
+        const size_t row = (y * g_.stride_height + tap_y * g_.dilation_height) % ring_rows_;
+        for (size_t run = 0; run < runs; run++)
+            for (size_t at = 0; at < run_bytes; at += BLOCK * TABLE)
+                *offsets++ = (uint32_t)((row * columns_ + run * g_.dilation_width) * pixel_bytes_ + at);
+    }
+}
+
+int32_t TableConvolution::magnitude_of(size_t y, size_t x, const Ring &ring) const {
+    int32_t sum = 0;
+    for (size_t tap_y = 0; tap_y < g_.kernel_height; tap_y++) {
+        const size_t row = (y * g_.stride_height + tap_y * g_.dilation_height) % ring_rows_;
+        for (size_t tap_x = 0; tap_x < g_.kernel_width; tap_x++)
+            sum += ring.magnitudes[row * columns_ + x * g_.stride_width + tap_x * g_.dilation_width];
+    }
+    return sum;
+}
+
+void TableConvolution::run(const Frame &frame, size_t task, std::byte *scratch) const {
+    const Band band(frame, inputs[0], output, g_.out_height, task);
+    const Ring ring(*this, scratch);
+    const float *image = frame.get(inputs[0], band.instance, band.example);
+    const Quantisation scale =
+        Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
+    const size_t span = g_.dilation_height * (g_.kernel_height - 1) + 1;
+    size_t built = band.first_row * g_.stride_height;
+    for (size_t first = band.first_row; first < band.last_row; first += strip_) {
+        const size_t last = std::min(first + strip_, band.last_row);
+        built = std::max(built, first * g_.stride_height);
+        for (; built < (last - 1) * g_.stride_height + span; built++)
+            build_row(frame.kernels, image, built, scale.inverse, ring);
+        for (size_t y = first; y < last; y++) {
+            offsets_of(y, ring.offsets + (y - first) * blocks_);
+            for (size_t x = 0; x < g_.out_width; x++)
+                ring.window_magnitudes[(y - first) * g_.out_width + x] = magnitude_of(y, x, ring);
+        }
+        for (size_t network = band.first_network; network < band.last_network; network++) {
+            const Aligned<uint8_t> &weights = weights_[weights_.size() == 1 ? 0 : network];
+            float *const out = frame.get(output, network, band.example);
+            for (size_t channel = 0; channel < g_.outputs; channel += TILE) {
+                const uint8_t *const tile = weights.data() + channel / TILE * blocks_ * BLOCK * 32;
+                const size_t outputs = std::min(TILE, g_.outputs - channel);
+                const Finish finish = finishing_.of(network, channel);
+                for (size_t y = first; y < last; y++)
+                    for (size_t x = 0; x < g_.out_width; x += TOGETHER) {
+                        const size_t windows = std::min(TOGETHER, g_.out_width - x);
+                        const uint8_t *tables[TOGETHER];
+                        for (size_t n = 0; n < windows; n++)
+                            tables[n] = ring.tables + (x + n) * g_.stride_width * pixel_bytes_;
+                        int32_t totals[TOGETHER * TILE];
+                        frame.kernels.look_up(
+                            tile, blocks_, ring.offsets + (y - first) * blocks_, tables, windows, totals
+                        );
+                        for (size_t n = 0; n < windows; n++)
+                            frame.kernels.finish_totals(
+                                totals + TILE * n, ring.window_magnitudes[(y - first) * g_.out_width + x + n],
+                                scale.factor, finish, outputs,
+                                out + (y * g_.out_width + x + n) * g_.outputs + channel
+                            );
+                    }
+            }
+        }
+    }
+}
+
+void DepthwiseConvolution::run(const Frame &frame, size_t task, std::byte *) const {
+    const Band band(frame, inputs[0], output, g_.out_height, task);
+    const float *image = frame.get(inputs[0], band.instance, band.example);
+    const size_t one = g_.taps() * g_.channels;
+    for (size_t network = band.first_network; network < band.last_network; network++) {
+        const float *weights = weights_.data() + (weights_.size() == one ? 0 : network * one);
+        float *const out = frame.get(output, network, band.example);
+        for (size_t y = band.first_row; y < band.last_row; y++)
+            for (size_t x = 0; x < g_.out_width; x++) {
+                float *const to = out + (y * g_.out_width + x) * g_.channels;
+                memset(to, 0, g_.channels * sizeof(float));
+                for (size_t tap_y = 0; tap_y < g_.kernel_height; tap_y++)
+                    for (size_t tap_x = 0; tap_x < g_.kernel_width; tap_x++) {
+                        const float *pixel = g_.pixel(image, y, x, tap_y, tap_x);
+                        const float *filter = weights + (tap_y * g_.kernel_width + tap_x) * g_.channels;
+                        if (pixel) frame.kernels.multiply_add(pixel, filter, g_.channels, to);
+                    }
+                frame.kernels.finish(to, finishing_.of(network, 0), g_.channels, to);
+            }
+    }
+}
+
+}  // namespace bayesbinn::inference

@@ -1,0 +1,189 @@
+// Convolutions over images stored as [height][width][channels].
+#pragma once
+
+#include <algorithm>
+
+#include "linear.hpp"
+
+namespace bayesbinn::inference {
+
+struct Geometry {
+    size_t channels, height, width;         // of the input
+    size_t outputs, out_height, out_width;  // of the output
+    size_t kernel_height, kernel_width, stride_height, stride_width, top, left, dilation_height, dilation_width;
+    size_t groups;
+
+    size_t group_channels() const { return channels / groups; }
+    size_t group_outputs() const { return outputs / groups; }
+    size_t taps() const { return kernel_height * kernel_width; }
+
+    // The stored rows are [channel][y][x]; windows are read as [y][x][channel], `stride` positions for each tap.
+    Order window_order(size_t stride) const {
+        Order order(taps() * stride, -1);
+        for (size_t tap = 0; tap < taps(); tap++)
+            for (size_t c = 0; c < group_channels(); c++) order[tap * stride + c] = (int32_t)(c * taps() + tap);
+        return order;
+    }
+
+    // The pixel under a tap of an output's window; null in the padding.
+    const float *pixel(const float *image, size_t y, size_t x, size_t tap_y, size_t tap_x) const {
+        const size_t row = y * stride_height + tap_y * dilation_height, column = x * stride_width + tap_x * dilation_width;
+        if (row < top || row - top >= height || column < left || column - left >= width) return nullptr;
+        return image + ((row - top) * width + column - left) * channels;
+    }
+};
+
+// An image is cut into bands of rows only where there are fewer images than threads.
+inline size_t bands_per_image(const Frame &frame, size_t images, size_t rows) {
+    return std::min(rows, std::max<size_t>(1, (frame.threads + images - 1) / images));
+}
+
+// Bands of all images as tasks; each serves the networks that share the input.
+struct Band {
+    size_t instance, example, first_row, last_row, first_network, last_network;
+
+    Band(const Frame &frame, size_t input, size_t output, size_t rows, size_t task) {
+        const size_t instances = frame.values[input].instances, networks = frame.values[output].instances;
+        const size_t bands = bands_per_image(frame, instances * frame.batch, rows);
+        const size_t image = task / bands, band = task % bands;
+        instance = image / frame.batch;
+        example = image % frame.batch;
+        first_row = rows * band / bands;
+        last_row = rows * (band + 1) / bands;
+        first_network = instances == 1 ? 0 : instance;
+        last_network = instances == 1 ? networks : instance + 1;
+    }
+
+    static size_t count(const Frame &frame, size_t input, size_t rows) {
+        const size_t images = frame.values[input].instances * frame.batch;
+        return images * bands_per_image(frame, images, rows);
+    }
+};
+
+// Any convolution: the windows of one row of outputs are gathered and prepared, then multiplied.
+template <class Rows>
+class WindowConvolution : public Step {
+   public:
+    WindowConvolution(size_t input, size_t output, Geometry geometry, RowSets<Rows> sets, Finishing finishing)
+        : Step({input}, output), g_(geometry), sets_(std::move(sets)), finishing_(std::move(finishing)) {}
+
+    size_t tasks(const Frame &frame) const override { return Band::count(frame, inputs[0], g_.out_height); }
+
+    size_t scratch_bytes() const override { return window_bytes() + g_.out_width * set(0, 0).prepared_bytes(); }
+
+    void run(const Frame &frame, size_t task, std::byte *scratch) const override {
+        const Band band(frame, inputs[0], output, g_.out_height, task);
+        const float *image = frame.get(inputs[0], band.instance, band.example);
+        Quantisation scale{};
+        if (Rows::QUANTISED)
+            scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
+        for (size_t y = band.first_row; y < band.last_row; y++)
+            for (size_t group = 0; group < g_.groups; group++) {
+                prepare(frame, image, y, group, scale, scratch);
+                for (size_t network = band.first_network; network < band.last_network; network++)
+                    multiply(frame, network, band.example, y, group, scratch + window_bytes());
+            }
+    }
+
+   private:
+    size_t window_bytes() const { return round_up(g_.taps() * g_.group_channels() * sizeof(float), LINE); }
+
+    // All groups of a network follow each other.
+    const Rows &set(size_t network, size_t group) const {
+        return (*sets_)[(sets_->size() == g_.groups ? 0 : network * g_.groups) + group];
+    }
+
+    void prepare(
+        const Frame &frame, const float *image, size_t y, size_t group, Quantisation scale, std::byte *scratch
+    ) const {
+        float *const window = reinterpret_cast<float *>(scratch);
+        std::byte *to = scratch + window_bytes();
+        const size_t bytes = g_.group_channels() * sizeof(float);
+        for (size_t x = 0; x < g_.out_width; x++, to += set(0, group).prepared_bytes()) {
+            float *at = window;
+            for (size_t tap_y = 0; tap_y < g_.kernel_height; tap_y++)
+                for (size_t tap_x = 0; tap_x < g_.kernel_width; tap_x++, at += g_.group_channels()) {
+                    const float *pixel = g_.pixel(image, y, x, tap_y, tap_x);
+                    if (pixel)
+                        memcpy(at, pixel + group * g_.group_channels(), bytes);
+                    else
+                        memset(at, 0, bytes);
+                }
+            set(0, group).prepare(frame.kernels, window, scale, to);
+        }
+    }
+
+    void multiply(
+        const Frame &frame, size_t network, size_t example, size_t y, size_t group, const std::byte *prepared
+    ) const {
+        const Rows &rows = set(network, group);
+        float *const out = frame.get(output, network, example) + y * g_.out_width * g_.outputs;
+        for (size_t first = 0; first < g_.group_outputs(); first += Rows::OUTPUTS) {
+            const size_t channel = group * g_.group_outputs() + first;
+            const size_t outputs = std::min(Rows::OUTPUTS, g_.group_outputs() - first);
+            const Finish finish = finishing_.of(network, channel);
+            for (size_t x = 0; x < g_.out_width; x += TOGETHER) {
+                const size_t windows = std::min(TOGETHER, g_.out_width - x);
+                const std::byte *window[TOGETHER];
+                float *to[TOGETHER];
+                for (size_t n = 0; n < windows; n++) {
+                    window[n] = prepared + (x + n) * rows.prepared_bytes();
+                    to[n] = out + (x + n) * g_.outputs + channel;
+                }
+                rows.tile(frame.kernels, first / Rows::OUTPUTS, window, windows, finish, outputs, to);
+            }
+        }
+    }
+
+    Geometry g_;
+    RowSets<Rows> sets_;
+    Finishing finishing_;
+};
+
+// Look-up convolution without copies of windows. The tables of a pixel are built once and serve all
+// windows that contain it; a window is a few runs of blocks in a ring of rows of tables.
+class TableConvolution : public Step {
+   public:
+    // The tables of a tap, or of a whole row of taps that are neighbours, must be whole blocks.
+    static bool suits(const Geometry &geometry);
+
+    TableConvolution(
+        size_t input, size_t output, Geometry geometry, std::vector<Aligned<uint8_t>> weights, Finishing finishing
+    );
+
+    // Positions of each tap in the order of the weights: channels, rounded up to whole groups.
+    static size_t tap_positions(const Geometry &geometry) { return round_up(geometry.channels, GROUP); }
+
+    size_t tasks(const Frame &frame) const override { return Band::count(frame, inputs[0], g_.out_height); }
+    size_t scratch_bytes() const override;
+    void run(const Frame &frame, size_t task, std::byte *scratch) const override;
+
+   private:
+    struct Ring;
+    void build_row(const Kernels &kernels, const float *image, size_t row, float inverse, const Ring &ring) const;
+    void offsets_of(size_t y, uint32_t *offsets) const;
+    int32_t magnitude_of(size_t y, size_t x, const Ring &ring) const;
+
+    Geometry g_;
+    std::vector<Aligned<uint8_t>> weights_;  // of one network for all, or of each
+    Finishing finishing_;
+    size_t pixel_bytes_, columns_, blocks_, strip_, ring_rows_;
+};
+
+// One channel, one filter: groups = channels = outputs.
+class DepthwiseConvolution : public Step {
+   public:
+    // weights: [networks or 1][tap][channels]
+    DepthwiseConvolution(size_t input, size_t output, Geometry geometry, Aligned<float> weights, Finishing finishing)
+        : Step({input}, output), g_(geometry), weights_(std::move(weights)), finishing_(std::move(finishing)) {}
+
+    size_t tasks(const Frame &frame) const override { return Band::count(frame, inputs[0], g_.out_height); }
+    void run(const Frame &frame, size_t task, std::byte *scratch) const override;
+
+   private:
+    Geometry g_;
+    Aligned<float> weights_;
+    Finishing finishing_;
+};
+
+}  // namespace bayesbinn::inference

@@ -1,0 +1,84 @@
+// What every instruction set offers to inference: loops over contiguous numbers, no memory of their own.
+//
+// Two ways to multiply activations by weights of ±1:
+//
+// Look-up tables. Activations are integers q of −127…127. For a weight's bit b (1 is +1), b·2 − 1
+// times q is |q| if the signs agree and −|q| otherwise, so
+//     Σ w·q = 2·Σ|q over agreeing signs| − Σ|q|.
+// For every 4 activations a table holds the agreeing sum for each of the 16 values of 4 bits, and
+// one byte shuffle looks it up for 32 outputs at once. A sum is at most 4·127 = 508, 9 bits: its
+// low 5 bits and its high 4 bits are two tables of bytes. Up to 8 low parts (31 each) and 16 high
+// parts (15 each) are added as bytes before they are widened, so nothing is ever lost.
+//
+// Pairs. For every 2 float activations a table of ±x₀ ± x₁, in float32: the exact mode.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace bayesbinn::inference {
+
+constexpr size_t GROUP = 4;        // activations that share a table
+constexpr size_t TABLE = 32;       // bytes of a table: 16 low parts, 16 high parts
+constexpr size_t BLOCK = 8;        // tables looked up between two widenings
+constexpr size_t TILE = 64;        // outputs computed together from tables
+constexpr size_t PAIR_TILE = 32;   // outputs computed together from pairs, and from real weights
+constexpr size_t WORD = 32;        // activations whose bits share a word in the exact mode
+constexpr size_t TOGETHER = 2;     // windows computed together: they share the loads of the weights
+
+// 16-bit totals of 31 each hold 2114 tables; as whole blocks 2112, that is 8448 activations.
+constexpr size_t MOST_BLOCKS = 264;
+
+// y ← min(max(y·scale + shift, low), high), elementwise; NaN stays NaN. Without scale, only the limits.
+struct Finish {
+    const float *scale, *shift;
+    float low, high;
+};
+
+struct Kernels {
+    const char *name;
+
+    // The largest |x|; NaN if any x is NaN or infinite.
+    float (*largest)(const float *x, size_t count);
+
+    // Rounds x·inverse (|x·inverse| ≤ 127) to integers q and writes ⌈count/4⌉ tables; returns Σ|q|.
+    int32_t (*build_tables)(const float *x, size_t count, float inverse, uint8_t *tables);
+
+    // totals[window][TILE] ← Σ over blocks of looked-up sums. Block b of a window starts at
+    // tables[window] + offsets[b]; `weights` has BLOCK·32 bytes for each. `windows` is 1 or 2.
+    void (*look_up)(
+        const uint8_t *weights, size_t blocks, const uint32_t *offsets, const uint8_t *const *tables, size_t windows,
+        int32_t *totals
+    );
+
+    // y ← finish(factor·(2·total − magnitude)) for `count` outputs.
+    void (*finish_totals)(
+        const int32_t *totals, int32_t magnitude, float factor, const Finish &finish, size_t count, float *y
+    );
+
+    // Writes the 4 sums ±x₀ ± x₁ of each two of `count` activations, a multiple of 2.
+    void (*build_pairs)(const float *x, size_t count, float *pairs);
+
+    // y[window][PAIR_TILE] ← Σ of pairs chosen by the bits; `words` words of WORD activations.
+    void (*add_pairs)(const uint32_t *weights, size_t words, const float *const *pairs, size_t windows, float *y);
+
+    // y[window][PAIR_TILE] ← Σₖ x[window][k]·weights[k][PAIR_TILE].
+    void (*multiply)(const float *weights, size_t count, const float *const *x, size_t windows, float *y);
+
+    // y ← finish(x), elementwise over `count` channels; x and y may be the same.
+    void (*finish)(const float *x, const Finish &finish, size_t count, float *y);
+
+    // y ← y + x⊙w, y ← max(y, x) (NaN wins), y ← y + x, y ← y·factor.
+    void (*multiply_add)(const float *x, const float *w, size_t count, float *y);
+    void (*take_larger)(const float *x, size_t count, float *y);
+    void (*add)(const float *x, size_t count, float *y);
+    void (*scale)(float factor, size_t count, float *y);
+};
+
+extern const Kernels kernels_portable, kernels_avx2, kernels_neon;
+
+// The best kernels that this CPU runs, or those that `name` asks for (BAYESBINN_ISA). Sets that only
+// training has (AVX-512) stand for the best here. Throws std::runtime_error for an unknown name.
+const Kernels &choose_kernels(const char *name);
+
+}  // namespace bayesbinn::inference

@@ -1,0 +1,195 @@
+// The Python module bayesbinn.runtime._native. Sizes are checked against arrays here; that a graph fits
+// together was checked by graph.py, and runtime/native.py is the only caller.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+#include <stdexcept>
+
+#include "network.hpp"
+
+namespace nb = nanobind;
+
+namespace bayesbinn::inference {
+namespace {
+
+const Kernels *chosen = nullptr;
+
+template <class T, int Axes>
+using Array = nb::ndarray<const T, nb::ndim<Axes>, nb::c_contig, nb::device::cpu>;
+using Output = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using Scales = std::optional<Array<float, 2>>;  // [networks or 1][channels]
+
+void require(bool condition, const char *what) {
+    if (!condition) throw std::invalid_argument(what);
+}
+
+Finishing finishing(const Scales &scale, const Scales &shift, size_t channels, size_t networks, float low, float high) {
+    Finishing made;
+    made.channels = channels;
+    made.low = low;
+    made.high = high;
+    require(scale.has_value() == shift.has_value(), "a scale and a shift belong together");
+    if (scale) {
+        for (const Scales &each : {scale, shift})
+            require(
+                each->shape(1) == channels && (each->shape(0) == 1 || each->shape(0) == networks),
+                "scale and shift: one for each channel, of one or of all networks"
+            );
+        require(scale->shape(0) == shift->shape(0), "scale and shift: of equally many networks");
+        made.scale.assign(scale->data(), scale->data() + scale->size());
+        made.shift.assign(shift->data(), shift->data() + shift->size());
+    }
+    return made;
+}
+
+// [networks or 1][outputs][bytes of a row]
+WeightSets sets_of(const Array<uint8_t, 3> &bits, size_t count, size_t networks) {
+    require(bits.shape(2) == (count + 7) / 8, "bits: rows of ⌈count/8⌉ bytes are needed");
+    require(bits.shape(0) == 1 || bits.shape(0) == networks, "weights of one or of all networks are needed");
+    WeightSets sets;
+    for (size_t i = 0; i < bits.shape(0); i++)
+        sets.push_back({bits.data() + i * bits.shape(1) * bits.shape(2), nullptr, bits.shape(1), count});
+    return sets;
+}
+
+// [networks or 1][outputs][count]
+WeightSets sets_of(const Array<float, 3> &reals, size_t count, size_t networks) {
+    require(reals.shape(2) == count, "weights: rows of `count` numbers are needed");
+    require(reals.shape(0) == 1 || reals.shape(0) == networks, "weights of one or of all networks are needed");
+    WeightSets sets;
+    for (size_t i = 0; i < reals.shape(0); i++)
+        sets.push_back({nullptr, reals.data() + i * reals.shape(1) * reals.shape(2), reals.shape(1), count});
+    return sets;
+}
+
+Products products_of(bool binary, bool quantised) {
+    return !binary ? Products::real : quantised ? Products::tables : Products::pairs;
+}
+
+template <class T>
+size_t linear(
+    Network &network, size_t input, size_t rows, size_t count, const Array<T, 3> &weights, bool quantised,
+    const Scales &scale, const Scales &shift, float low, float high
+) {
+    const WeightSets sets = sets_of(weights, count, network.networks());
+    const Products products = products_of(std::is_same_v<T, uint8_t>, quantised);
+    Finishing finish = finishing(scale, shift, weights.shape(1), network.networks(), low, high);
+    return network.linear(input, rows, products, sets, std::move(finish));
+}
+
+template <class T>
+size_t convolution(
+    Network &network, size_t input, const std::vector<size_t> &numbers, const Array<T, 3> &weights, bool quantised,
+    const Scales &scale, const Scales &shift, float low, float high
+) {
+    require(numbers.size() == 15, "a geometry has 15 numbers");
+    const Geometry g{numbers[0], numbers[1],  numbers[2],  numbers[3],  numbers[4],  numbers[5],  numbers[6], numbers[7],
+                     numbers[8], numbers[9], numbers[10], numbers[11], numbers[12], numbers[13], numbers[14]};
+    require(g.outputs == weights.shape(1), "as many outputs as rows of weights are needed");
+    const WeightSets sets = sets_of(weights, g.group_channels() * g.taps(), network.networks());
+    const Products products = products_of(std::is_same_v<T, uint8_t>, quantised);
+    Finishing finish = finishing(scale, shift, g.outputs, network.networks(), low, high);
+    return network.convolution(input, g, products, sets, std::move(finish));
+}
+
+PoolAxis axis(
+    const std::vector<size_t> &start, const std::vector<size_t> &stop, const std::vector<float> &size, size_t step,
+    size_t inputs
+) {
+    require(start.size() == stop.size() && start.size() == size.size(), "an axis needs equally many starts and stops");
+    for (size_t i = 0; i < stop.size(); i++) require(stop[i] <= inputs, "a window ends outside the image");
+    return {start, stop, size, step, inputs};
+}
+
+using AxisParts = nb::typed<nb::tuple, std::vector<size_t>, std::vector<size_t>, std::vector<float>, size_t, size_t>;
+
+PoolAxis axis_of(const AxisParts &parts) {
+    return axis(
+        nb::cast<std::vector<size_t>>(parts[0]), nb::cast<std::vector<size_t>>(parts[1]),
+        nb::cast<std::vector<float>>(parts[2]), nb::cast<size_t>(parts[3]), nb::cast<size_t>(parts[4])
+    );
+}
+
+float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+void run(Network &network, const Array<float, 2> &x, const Output &y) {
+    const size_t batch = x.shape(0);
+    require(x.shape(1) == network.input_count(), "inputs of another size than the network's");
+    require(
+        y.shape(0) == network.networks() && y.shape(1) == batch && y.shape(2) == network.output_count(),
+        "outputs of another size than the network's"
+    );
+    const float *const from = x.data();
+    float *const to = y.data();
+    nb::gil_scoped_release unlocked;
+    network.run(from, batch, to);
+}
+
+}  // namespace
+}  // namespace bayesbinn::inference
+
+NB_MODULE(_native, m) {
+    using namespace bayesbinn::inference;
+    try {
+        chosen = &choose_kernels(getenv("BAYESBINN_ISA"));
+    } catch (const std::exception &error) {
+        throw nb::import_error(error.what());
+    }
+    m.def("isa", [] { return chosen->name; });
+    nb::class_<Network>(m, "Network")
+        .def(
+            "__init__",
+            [](Network *self, size_t networks, size_t inputs, int threads) {
+                new (self) Network(*chosen, networks, inputs, threads);
+            }
+        )
+        .def(
+            "linear", linear<uint8_t>, nb::arg(), nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg(),
+            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg()
+        )
+        .def(
+            "linear", linear<float>, nb::arg(), nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg(),
+            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg()
+        )
+        .def(
+            "convolution", convolution<uint8_t>, nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg(),
+            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg()
+        )
+        .def(
+            "convolution", convolution<float>, nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg(),
+            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg()
+        )
+        .def(
+            "pool",
+            [](Network &network, size_t input, size_t channels, const AxisParts &rows, const AxisParts &columns,
+               bool average, const Scales &scale, const Scales &shift, float low, float high) {
+                Finishing finish = finishing(scale, shift, channels, network.networks(), low, high);
+                return network.pool(input, channels, axis_of(rows), axis_of(columns), average, std::move(finish));
+            },
+            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+            nb::arg()
+        )
+        .def(
+            "affine",
+            [](Network &network, size_t input, size_t outer, size_t channels, size_t inner, const Scales &scale,
+               const Scales &shift, float low, float high) {
+                Finishing finish = finishing(scale, shift, channels, network.networks(), low, high);
+                return network.affine(input, outer, channels, inner, std::move(finish));
+            },
+            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg()
+        )
+        .def("tanh", [](Network &n, size_t input, size_t count) { return n.elementwise(input, count, tanhf); })
+        .def("sigmoid", [](Network &n, size_t input, size_t count) { return n.elementwise(input, count, sigmoid); })
+        .def("softmax", &Network::softmax)
+        .def("add", &Network::add)
+        .def("concatenate", &Network::concatenate)
+        .def("transpose", &Network::transpose)
+        .def("seal", &Network::seal)
+        .def("run", run);
+}

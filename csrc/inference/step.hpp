@@ -1,0 +1,79 @@
+// What a network is made of: values, and steps that compute one value from others.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels.hpp"
+#include "memory.hpp"
+
+namespace bayesbinn::inference {
+
+// A value is one array per example and per instance: one instance that all networks share, or one for each.
+struct Value {
+    size_t bytes;      // of one example; a multiple of LINE
+    size_t instances;  // 1 or the number of networks
+};
+
+// What the steps of a run see: where each value of the present batch is.
+struct Frame {
+    const Kernels &kernels;
+    const std::vector<Value> &values;
+    std::vector<std::byte *> at;  // by value
+    size_t batch, threads;
+
+    template <class T = float>
+    T *get(size_t value, size_t instance, size_t example) const {
+        const Value &v = values[value];
+        const size_t index = (v.instances == 1 ? 0 : instance) * batch + example;
+        return reinterpret_cast<T *>(at[value] + index * v.bytes);
+    }
+};
+
+// One operation, cut into tasks that any thread may do in any order: each writes outputs of its own,
+// and sums in an order of its own, so that neither the threads nor the batch change a result.
+class Step {
+   public:
+    Step(std::vector<size_t> inputs, size_t output) : inputs(std::move(inputs)), output(output) {}
+    virtual ~Step() = default;
+
+    virtual size_t tasks(const Frame &frame) const = 0;
+    virtual void run(const Frame &frame, size_t task, std::byte *scratch) const = 0;
+
+    // Memory that one thread needs for a task.
+    virtual size_t scratch_bytes() const { return 0; }
+
+    const std::vector<size_t> inputs;
+    const size_t output;
+};
+
+// y ← y·scale + shift within limits, for each network (or one for all); without scales, only the limits.
+struct Finishing {
+    Aligned<float> scale, shift;
+    size_t channels = 0;
+    float low, high;
+
+    Finish of(size_t network, size_t channel) const {
+        if (scale.empty()) return {nullptr, nullptr, low, high};
+        const size_t start = (scale.size() == channels ? 0 : network * channels) + channel;
+        return {scale.data() + start, shift.data() + start, low, high};
+    }
+};
+
+// The scale of quantised activations: x ≈ factor·q with q = x·inverse rounded.
+struct Quantisation {
+    float factor, inverse;
+
+    static Quantisation of(float largest) {
+        const float inverse = 127.0f / largest;
+        if (largest != largest) return {largest, 0.0f};  // NaN or infinite inputs: all outputs are NaN
+        // Nothing but zeros, or numbers so small that their inverse overflows.
+        if (!(inverse <= 3.4028234e38f)) return {0.0f, 0.0f};
+        return {largest / 127.0f, inverse};
+    }
+};
+
+}  // namespace bayesbinn::inference

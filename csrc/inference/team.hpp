@@ -1,0 +1,42 @@
+// The threads that run a network together.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace bayesbinn::inference {
+
+// A layer takes some ten microseconds, a sleeping thread as long to wake: between two layers the
+// threads spin. After a job they spin for a moment, for the next one may come at once, then sleep.
+class Team {
+   public:
+    explicit Team(int threads);
+    ~Team();
+    Team(const Team &) = delete;
+    Team &operator=(const Team &) = delete;
+
+    int threads() const { return threads_; }
+
+    // Calls work(thread) on every thread, 0 to threads − 1, and returns when all have.
+    void run(const std::function<void(int)> &work);
+
+    // Inside a job: returns when every thread has called it.
+    void barrier();
+
+   private:
+    void serve(int thread);
+
+    const int threads_;
+    std::vector<std::thread> others_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    const std::function<void(int)> *work_ = nullptr;
+    std::atomic<unsigned> job_{0}, arrived_{0}, round_{0}, finished_{0};
+    std::atomic<bool> ending_{false};
+};
+
+}  // namespace bayesbinn::inference

@@ -1,0 +1,48 @@
+"""The bit convention of binary weights, stated here and nowhere else.
+
+A row of K weights becomes ⌈K/8⌉ bytes. Weight k is bit k mod 8 of byte k div 8, counted from the
+least significant bit; 1 stands for +1 and 0 for -1. The bits left over in the last byte are 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def row_bytes(weights: int) -> int:
+    """Bytes of a row of so many weights.
+
+    >>> row_bytes(27)
+    4
+    """
+    return -(-weights // 8)
+
+
+def pack_rows(weights: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """[..., K] of -1 and +1 → [..., ⌈K/8⌉] bytes.
+
+    >>> pack_rows(np.array([[1, -1, -1, -1, -1, -1, -1, -1, 1, 1]]))
+    array([[1, 3]], dtype=uint8)
+    """
+    return np.packbits(weights > 0, axis=-1, bitorder="little")
+
+
+def unpack_rows(packed: NDArray[np.uint8], weights: int) -> NDArray[np.float32]:
+    """[..., ⌈K/8⌉] bytes → [..., K] of -1 and +1, with K = `weights`.
+
+    >>> unpack_rows(np.array([[1, 3]], dtype=np.uint8), 10)
+    array([[ 1., -1., -1., -1., -1., -1., -1., -1.,  1.,  1.]], dtype=float32)
+    """
+    bits = np.unpackbits(packed, axis=-1, count=weights, bitorder="little")
+    return bits.astype(np.float32) * 2 - 1
+
+
+def padding_is_zero(packed: NDArray[np.uint8], weights: int) -> bool:
+    """Whether the bits after the last weight of every row are 0.
+
+    >>> padding_is_zero(np.array([[1, 3]], dtype=np.uint8), 10), padding_is_zero(np.array([[1, 7]], dtype=np.uint8), 10)
+    (True, False)
+    """
+    used = weights % 8
+    return used == 0 or not np.any(packed[..., -1] >> used)

@@ -1,0 +1,248 @@
+"""Builds the native network of a model file: one call per operation, layouts and fusion decided here.
+
+Images are kept with the channels last, because a window's rows are then contiguous; everything
+else is kept as the file's shapes say ("plain"). A scale and shift, and then a ReLU or hard tanh,
+are done together with the operation before them where nothing else needs its result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import inf, prod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesbinn.format import ModelFile, shapes
+from bayesbinn.graph import Node, Shape, Stored, own_per_network, pooled_size, takes_eight_bits
+
+Layout = Literal["plain", "image"]
+Finish = tuple[NDArray[np.float32] | None, NDArray[np.float32] | None, float, float]
+"""Scale and shift [networks or 1, channels], and the limits of what comes out."""
+Axis = tuple[list[int], list[int], list[float], int, int]
+
+_PRODUCTS = ("linear", "conv2d")
+_POOLS = ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d")
+
+
+def build(model: ModelFile, quantised: bool, threads: int) -> Any:
+    """A sealed native network: ``run(x [batch, inputs], y [networks, batch, outputs])``."""
+    return _Builder(model, quantised, threads).build()
+
+
+class _Builder:
+    def __init__(self, model: ModelFile, quantised: bool, threads: int) -> None:
+        from bayesbinn.runtime import _native
+
+        self.model = model
+        self.nodes = model.graph.nodes
+        self.quantised = quantised
+        self.shapes = shapes(model)
+        self.network = _native.Network(model.graph.networks, prod(self.shapes[0]), threads)
+        self.uses = Counter(value for node in self.nodes for value in node.inputs)
+        self.uses[len(self.nodes)] += 1  # the output
+        # Where a value is, by its number and layout; a fused node's value is that of the whole group.
+        self.places: dict[tuple[int, Layout], int] = {(0, "plain"): 0}
+        self.done: set[int] = set()
+
+    def build(self) -> Any:
+        for index, node in enumerate(self.nodes):
+            if index not in self.done:
+                getattr(self, f"_{node.op}")(index, node)
+        output = self._get(len(self.nodes), "plain")
+        if output == 0:  # nothing but reshapes: the input must be copied
+            output = self.network.affine(0, 1, prod(self.shapes[0]), 1, None, None, -inf, inf)
+        self.network.seal(output, prod(self.shapes[-1]))
+        return self.network
+
+    # ---- values and layouts ----------------------------------------------------------------------
+
+    def _get(self, value: int, layout: Layout) -> int:
+        """The native number of a value in a layout; converted once, when it is first needed."""
+        if (value, layout) not in self.places:
+            other: Layout = "image" if layout == "plain" else "plain"
+            shape, place = self.shapes[value], self.places[value, other]
+            channels, pixels = shape[0], prod(shape[1:])
+            if channels > 1 and pixels > 1:
+                rows, columns = (pixels, channels) if other == "image" else (channels, pixels)
+                place = self.network.transpose(place, rows, columns)
+            self.places[value, layout] = place
+        return self.places[value, layout]
+
+    def _present(self, value: int) -> tuple[int, Layout]:
+        """A value in whatever layout it is."""
+        layout: Layout = "plain" if (value, "plain") in self.places else "image"
+        return self.places[value, layout], layout
+
+    def _put(self, index: int, layout: Layout, place: int) -> None:
+        self.places[index + 1, layout] = place
+
+    # ---- fusion ------------------------------------------------------------------------------------
+
+    def _follower(self, index: int, *ops: str) -> int | None:
+        """The node after this one, if it is one of `ops` and the only user of the value."""
+        after = index + 1
+        if after < len(self.nodes) and self.uses[after] == 1:
+            node = self.nodes[after]
+            if node.op in ops and node.inputs == (after,):
+                return after
+        return None
+
+    def _finish(self, index: int, node: Node) -> tuple[int, Finish]:
+        """What is done with this node's result before it is stored, and the last node that is part of it."""
+        last = index
+        scaled = node
+        if not node.tensors.keys() & {"scale", "shift"} and node.op != "add":
+            following = self._follower(last, "affine")
+            if following is not None:
+                last, scaled = following, self.nodes[following]
+        low, high = -inf, inf
+        following = self._follower(last, "relu", "hardtanh")
+        if following is not None:
+            last = following
+            low, high = _limits(self.nodes[following])
+        self.done.update(range(index, last + 1))
+        scale, shift = self._scales(scaled, self.shapes[index + 1])
+        return last, (scale, shift, low, high)
+
+    def _scales(self, node: Node, shape: Shape) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+        found = {role: self._tensor(node, role) for role in ("scale", "shift") if role in node.tensors}
+        if not found:
+            return None, None
+        channels = shape[-1] if node.op == "linear" else shape[0]
+        count = max(len(array) for array in found.values())
+        neutral = {"scale": np.ones((1, channels), np.float32), "shift": np.zeros((1, channels), np.float32)}
+        scale, shift = (
+            np.ascontiguousarray(np.broadcast_to(found.get(role, neutral[role]), (count, channels)))
+            for role in ("scale", "shift")
+        )
+        return scale, shift
+
+    def _tensor(self, node: Node, role: str) -> NDArray[Any]:
+        """A tensor with an axis of networks in front, of length 1 if all share it; float32 or bits."""
+        array = self.model.tensors[node.tensors[role]]
+        if not own_per_network(Stored(array.dtype.name, array.shape), node.op, role):
+            array = array[None]
+        if array.dtype != np.uint8:
+            array = array.astype(np.float32)
+        return array
+
+    # ---- operations --------------------------------------------------------------------------------
+
+    def _weights(self, node: Node) -> tuple[NDArray[Any], bool]:
+        array = self._tensor(node, "weight")
+        eight_bits = self.quantised and takes_eight_bits(node, array.dtype.name)
+        return np.ascontiguousarray(array.reshape(len(array), node.settings["shape"][0], -1)), eight_bits
+
+    def _linear(self, index: int, node: Node) -> None:
+        weights, eight_bits = self._weights(node)
+        shape = self.shapes[node.inputs[0]]
+        last, finish = self._finish(index, node)
+        place = self._get(node.inputs[0], "plain")
+        rows, count = prod(shape[:-1]), shape[-1]
+        self._put(last, "plain", self.network.linear(place, rows, count, weights, eight_bits, *finish))
+
+    def _conv2d(self, index: int, node: Node) -> None:
+        weights, eight_bits = self._weights(node)
+        s = node.settings
+        top, _, left, _ = s["padding"]
+        kernel = s["shape"][2:]
+        geometry = [*self.shapes[node.inputs[0]], *self.shapes[index + 1]]
+        geometry += [*kernel, *s["stride"], top, left, *s["dilation"], s["groups"]]
+        last, finish = self._finish(index, node)
+        place = self._get(node.inputs[0], "image")
+        self._put(last, "image", self.network.convolution(place, geometry, weights, eight_bits, *finish))
+
+    def _pool(self, index: int, node: Node) -> None:
+        channels, *sizes = self.shapes[node.inputs[0]]
+        axes = [_pool_axis(node, axis, size) for axis, size in enumerate(sizes)]
+        last, finish = self._finish(index, node)
+        place = self._get(node.inputs[0], "image")
+        average = "avg" in node.op
+        self._put(last, "image", self.network.pool(place, channels, *axes, average, *finish))
+
+    _max_pool2d = _avg_pool2d = _adaptive_max_pool2d = _adaptive_avg_pool2d = _pool
+
+    def _affine(self, index: int, node: Node) -> None:
+        last, finish = self._finish(index, node)
+        place, layout = self._present(node.inputs[0])
+        self._put(last, layout, self.network.affine(place, *self._channels(node.inputs[0], layout), *finish))
+
+    def _limit(self, index: int, node: Node) -> None:
+        place, layout = self._present(node.inputs[0])
+        count = prod(self.shapes[index + 1])
+        self._put(index, layout, self.network.affine(place, 1, count, 1, None, None, *_limits(node)))
+
+    _relu = _hardtanh = _limit
+
+    def _channels(self, value: int, layout: Layout) -> tuple[int, int, int]:
+        """[outer, channels, inner] of a value."""
+        channels, inner = self.shapes[value][0], prod(self.shapes[value][1:])
+        return (inner, channels, 1) if layout == "image" else (1, channels, inner)
+
+    def _elementwise(self, index: int, node: Node) -> None:
+        place, layout = self._present(node.inputs[0])
+        function = getattr(self.network, node.op)
+        self._put(index, layout, function(place, prod(self.shapes[index + 1])))
+
+    _tanh = _sigmoid = _elementwise
+
+    def _softmax(self, index: int, node: Node) -> None:
+        shape, axis = self.shapes[index + 1], node.settings["axis"]
+        place = self._get(node.inputs[0], "plain")
+        sizes = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+        self._put(index, "plain", self.network.softmax(place, *sizes))
+
+    def _reshape(self, index: int, node: Node) -> None:
+        self._put(index, "plain", self._get(node.inputs[0], "plain"))
+
+    def _add(self, index: int, node: Node) -> None:
+        first, layout = self._present(node.inputs[0])
+        second = self._get(node.inputs[1], layout)
+        last, (_, _, low, high) = self._finish(index, node)
+        self._put(last, layout, self.network.add(first, second, prod(self.shapes[index + 1]), low, high))
+
+    def _concat(self, index: int, node: Node) -> None:
+        axis = node.settings["axis"]
+        parts = [self.shapes[value] for value in node.inputs]
+        images = axis == 0 and len(parts[0]) == 3 and any((value, "image") in self.places for value in node.inputs)
+        layout: Layout = "image" if images else "plain"
+        places = [self._get(value, layout) for value in node.inputs]
+        if images:
+            outer, lengths = prod(parts[0][1:]), [shape[0] for shape in parts]
+        else:
+            outer, lengths = prod(parts[0][:axis]), [prod(shape[axis:]) for shape in parts]
+        self._put(index, layout, self.network.concatenate(places, outer, lengths))
+
+
+def _limits(node: Node) -> tuple[float, float]:
+    return (0.0, inf) if node.op == "relu" else (node.settings["min"], node.settings["max"])
+
+
+def _pool_axis(node: Node, axis: int, length: int) -> Axis:
+    """Where each window starts and stops along an axis, what an average divides by there, and the step."""
+    s = node.settings
+    if "size" in s:
+        count = s["size"][axis]
+        bounds = [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
+        return _axis(bounds, [stop - start for start, stop in bounds], 1, length)
+    kernel, stride, padding = s["kernel"][axis], s["stride"][axis], s["padding"][axis]
+    step = s.get("dilation", (1, 1))[axis]
+    count = pooled_size(length, kernel, stride, padding, step, s["ceil"])
+    bounds, counted = [], []
+    for i in range(count):
+        start = i * stride - padding
+        stop = start + step * (kernel - 1) + 1
+        first = start if start >= 0 else start + -(-(-start) // step) * step
+        bounds.append((first, max(first, min(stop, length))))
+        inside = min(stop, length) - max(start, 0)
+        counted.append(min(stop, length + padding) - start if s.get("count_padding") else max(inside, 1))
+    return _axis(bounds, counted, step, length)
+
+
+def _axis(bounds: Sequence[tuple[int, int]], counted: Sequence[int], step: int, length: int) -> Axis:
+    # A window that lies outside altogether is empty.
+    inside = [(start, stop) if start < length else (0, 0) for start, stop in bounds]
+    return [b[0] for b in inside], [b[1] for b in inside], [float(n) for n in counted], step, length

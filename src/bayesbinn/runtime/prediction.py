@@ -1,0 +1,74 @@
+"""From the outputs of one or more networks to probabilities and their uncertainty, in NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The same names as `bayesbinn.Prediction` has, as arrays; entropies are in nats."""
+
+    probabilities: Array
+    """[batch, classes]: the mean over the networks."""
+    entropy: Array
+    """[batch]: of `probabilities`, the total uncertainty: aleatoric + mutual information."""
+    aleatoric: Array
+    """[batch]: the networks' mean entropy: what stays uncertain once the weights are known."""
+    mutual_information: Array
+    """[batch]: how much the networks disagree; 0 for a single one."""
+
+    @property
+    def classes(self) -> NDArray[np.int64]:
+        """[batch]: the likeliest class."""
+        return self.probabilities.argmax(axis=-1)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Mean and unbiased standard deviation over the networks; a single network has the deviation 0."""
+
+    mean: Array
+    std: Array
+
+
+def log_probabilities(logits: Array) -> NDArray[np.float64]:
+    """log softmax along the last axis; a single logit z is that of the second of two classes.
+
+    >>> np.exp(log_probabilities(np.array([[0.0]], dtype=np.float32)))
+    array([[0.5, 0.5]])
+    """
+    wide = two_classes(logits).astype(np.float64)
+    wide = wide - wide.max(axis=-1, keepdims=True)
+    result: NDArray[np.float64] = wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    return result
+
+
+def two_classes(logits: Array) -> Array:
+    """A single logit z as the two logits (0, z); others as they are."""
+    return logits if logits.shape[-1] > 1 else np.concatenate([np.zeros_like(logits), logits], axis=-1)
+
+
+def classified(logits: Array) -> Prediction:
+    """[networks, batch, classes] scaled logits → the mean prediction and its uncertainty."""
+    logs = log_probabilities(logits)
+    each = np.exp(logs)
+    mean = each.mean(axis=0)
+    aleatoric = -_sum_p_log_p(each, logs).mean(axis=0)
+    total = -_sum_p_log_p(mean, np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
+    return Prediction(*map(_single, (mean, total, aleatoric, np.maximum(total - aleatoric, 0.0))))
+
+
+def _sum_p_log_p(p: NDArray[np.float64], log_p: NDArray[np.float64]) -> Any:
+    """0·log 0 is 0."""
+    return np.where(p > 0, p * log_p, p * 0).sum(axis=-1)
+
+
+def _single(x: NDArray[np.float64]) -> Array:
+    return x.astype(np.float32)
