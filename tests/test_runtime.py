@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.random_graphs import GraphBuilder, models
 
 from bayesbinn.bits import pack_rows
 from bayesbinn.errors import InvalidFile, InvalidInput, InvalidUse
 from bayesbinn.format import ModelFile, write
 from bayesbinn.runtime import Model, load, reference
-from tests.random_graphs import GraphBuilder, models
 
 native = pytest.importorskip("bayesbinn.runtime._native", reason="the package was built without native kernels")
 

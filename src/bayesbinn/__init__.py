@@ -32,6 +32,7 @@ _HOME = {
     "predict": "prediction",
     "recalibrate": "calibration",
     "calibrate": "calibration",
+    "pack": "packing",
     "summary": "sizes",
 }
 
@@ -58,6 +59,7 @@ __all__ = [
     "errors",
     "get_method",
     "metrics",
+    "pack",
     "predict",
     "recalibrate",
     "sign",
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
         STEAdam,
         get_method,
     )
+    from bayesbinn.packing import pack
     from bayesbinn.posterior import BernoulliPosterior, LogitScale
     from bayesbinn.prediction import Prediction, predict
     from bayesbinn.sizes import summary

@@ -5,20 +5,33 @@ from __future__ import annotations
 import sys
 
 from bayesbinn.errors import BayesbinnError
+from bayesbinn.runtime.command import COMMANDS
+from bayesbinn.runtime.command import main as run_command
 
 
 def main() -> int:
     """Run the command line; a user's error is one line and exit code 2."""
+    arguments = sys.argv[1:]
     try:
-        from bayesbinn.cli import app
-    except ModuleNotFoundError as error:
-        print(f"error: the command line needs {error.name}: pip install 'bayesbinn[train]'", file=sys.stderr)
-        return 2
-    try:
-        app()
+        if arguments and arguments[0] in COMMANDS:
+            return run_command(arguments[0], arguments[1:])
+        return _full_command_line()
     except BayesbinnError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def _full_command_line() -> int:
+    try:
+        from bayesbinn.cli import app
+    except ModuleNotFoundError as error:
+        print(
+            f"error: this command needs {error.name}: pip install 'bayesbinn[train]'. "
+            f"Without it there are {', '.join(COMMANDS)}",
+            file=sys.stderr,
+        )
+        return 2
+    app()
     return 0
 
 

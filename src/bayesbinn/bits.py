@@ -6,6 +6,8 @@ least significant bit; 1 stands for +1 and 0 for -1. The bits left over in the l
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,13 +21,14 @@ def row_bytes(weights: int) -> int:
     return -(-weights // 8)
 
 
-def pack_rows(weights: NDArray[np.generic]) -> NDArray[np.uint8]:
+def pack_rows(weights: NDArray[Any]) -> NDArray[np.uint8]:
     """[..., K] of -1 and +1 → [..., ⌈K/8⌉] bytes.
 
     >>> pack_rows(np.array([[1, -1, -1, -1, -1, -1, -1, -1, 1, 1]]))
     array([[1, 3]], dtype=uint8)
     """
-    return np.packbits(weights > 0, axis=-1, bitorder="little")
+    positive: NDArray[np.bool_] = weights > 0
+    return np.packbits(positive, axis=-1, bitorder="little")
 
 
 def unpack_rows(packed: NDArray[np.uint8], weights: int) -> NDArray[np.float32]:

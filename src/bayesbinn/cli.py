@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from bayesbinn.errors import InvalidInput
+from bayesbinn.runtime import command as runtime_command
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells give it."""
@@ -185,10 +186,67 @@ def predict(
 
 
 @app.command()
+def pack(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(help="The model file; default RUN/model.safetensors.")] = None,
+    samples: Annotated[
+        int, typer.Option(min=0, help="Networks drawn from the posterior, as an ensemble; 0 packs the mode.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    calibrate: Calibrate = True,
+    real: Annotated[
+        str, typer.Option(help="How weights that are not binary are stored: float32 or float16.")
+    ] = "float32",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run as a model file: one bit per weight, some 32 times smaller, runs without PyTorch.
+
+    The file takes raw inputs (pixels of 0 to 255, or a table's columns) and knows the names of its
+    classes. `bayesbinn run` predicts with it, `inspect` shows it, `export` turns it into ONNX or C.
+    """
+    from bayesbinn.deployment import FILE_NAME, pack_run
+
+    path = out or run / FILE_NAME
+    pack_run(run, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, real=real)  # type: ignore[arg-type]
+    from bayesbinn.runtime.inspection import inspect
+
+    facts = inspect(path)
+    text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than as float32"
+    typer.echo(json.dumps(facts, indent=2) if as_json else text)
+
+
+class _Forwarded(TyperCommand):
+    """A command of the runtime, which has a parser of its own: it must work where typer is not installed."""
+
+    def get_help(self, ctx: Any) -> str:
+        return runtime_command.parser_of(str(self.name)).format_help().rstrip()
+
+
+def _forward(name: str) -> None:
+    def forwarded(context: typer.Context) -> None:
+        raise typer.Exit(runtime_command.main(name, context.args))
+
+    forwarded.__doc__ = runtime_command.COMMANDS[name][0].partition("\n")[0]
+    app.command(
+        name,
+        cls=_Forwarded,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(forwarded)
+
+
+for _name in runtime_command.COMMANDS:
+    _forward(_name)
+
+
+@app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="A table or figure of the paper, or `list`.")],
     seeds: Annotated[int, typer.Option(help="Seeds per cell.")] = 1,
     epochs: Annotated[int | None, typer.Option(help="Epochs per run; the schedule is compressed.")] = None,
+    stop_after: Annotated[
+        int | None, typer.Option(min=1, help="Stop every run after this epoch of the unchanged schedule.")
+    ] = None,
     methods: Annotated[str | None, typer.Option(help="Comma-separated methods; default: all of the table.")] = None,
     width: Annotated[float | None, typer.Option(help="Width factor of the networks, for small machines.")] = None,
     runs: Annotated[Path, typer.Option(help="Where runs are kept; finished ones are reused.")] = Path("runs"),
@@ -199,7 +257,15 @@ def reproduce(
     from bayesbinn.paper import reproduce as run_reproduction
 
     for line in run_reproduction(
-        name, seeds=seeds, epochs=epochs, methods=methods, width=width, runs=runs, out=out, data_dir=data_dir
+        name,
+        seeds=seeds,
+        epochs=epochs,
+        methods=methods,
+        width=width,
+        runs=runs,
+        out=out,
+        data_dir=data_dir,
+        stop_after=stop_after,
     ):
         typer.echo(line)
 

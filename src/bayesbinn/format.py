@@ -133,6 +133,12 @@ def read(path: str | Path) -> ModelFile:
     return model
 
 
+def checksum(path: str | Path) -> str:
+    """The SHA-256 that a model file states of itself; `read` checks that it fits."""
+    with safe_open(path, framework="np") as file:
+        return str(file.metadata()["checksum"])
+
+
 def _graph_of(content: mmap.mmap) -> Graph:
     length = int.from_bytes(content[:8], "little")
     _require(length <= MOST_HEADER, f"a header of {length} bytes, {MOST_HEADER} are allowed; it is no model file")

@@ -351,7 +351,7 @@ def own_per_network(stored: Stored, op: str, role: str) -> bool:
 
 
 MOST_QUANTISED = 1 << 23
-"""Weights per output up to which sums of 8-bit activations stay exact in 32 bits and in float32."""
+"""Weights per output up to which twice a sum of 8-bit activations fits into 32 bits."""
 
 
 def takes_eight_bits(node: Node, weight_dtype: str) -> bool:
@@ -359,4 +359,4 @@ def takes_eight_bits(node: Node, weight_dtype: str) -> bool:
     per output to gain from it), and not too many for exact sums."""
     if node.op not in ("linear", "conv2d") or weight_dtype != "uint8":
         return False
-    return node.settings.get("groups", 1) == 1 and prod(node.settings["shape"][1:]) <= MOST_QUANTISED
+    return bool(node.settings.get("groups", 1) == 1 and prod(node.settings["shape"][1:]) <= MOST_QUANTISED)

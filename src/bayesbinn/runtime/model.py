@@ -110,7 +110,8 @@ class Model:
         """
         outputs = self.outputs(x)
         if self.graph.task == "regression":
-            return outputs.mean(axis=0, dtype=np.float32)
+            average: Array = outputs.mean(axis=0, dtype=np.float32)
+            return average
         logits = outputs * np.float32(self.graph.logit_scale)
         if self.networks == 1:
             return two_classes(logits[0]) if len(self.output_shape) == 1 else logits[0]

@@ -235,7 +235,7 @@ def _pool_axis(node: Node, axis: int, length: int) -> Axis:
     for i in range(count):
         start = i * stride - padding
         stop = start + step * (kernel - 1) + 1
-        first = start if start >= 0 else start + -(-(-start) // step) * step
+        first = start if start >= 0 else start % step  # the first tap inside
         bounds.append((first, max(first, min(stop, length))))
         inside = min(stop, length) - max(start, 0)
         counted.append(min(stop, length + padding) - start if s.get("count_padding") else max(inside, 1))

@@ -27,7 +27,8 @@ class Prediction:
     @property
     def classes(self) -> NDArray[np.int64]:
         """[batch]: the likeliest class."""
-        return self.probabilities.argmax(axis=-1)
+        likeliest: NDArray[np.int64] = self.probabilities.argmax(axis=-1)
+        return likeliest
 
 
 @dataclass(frozen=True)
