@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from bayesbinn.errors import BayesbinnError
@@ -14,11 +15,17 @@ def main() -> int:
     arguments = sys.argv[1:]
     try:
         if arguments and arguments[0] in COMMANDS:
-            return run_command(arguments[0], arguments[1:])
+            code = run_command(arguments[0], arguments[1:])
+            sys.stdout.flush()
+            return code
         return _full_command_line()
     except BayesbinnError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # The reader, such as `head`, has left. Python would write what is left once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _full_command_line() -> int:

@@ -12,6 +12,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -66,13 +67,13 @@ def _run(arguments: argparse.Namespace) -> None:
     from bayesbinn.runtime.inputs import load_inputs
     from bayesbinn.runtime.model import load
 
+    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
+        raise InvalidInput(f"--out {arguments.out}: .csv and .json can be written")
     model = load(arguments.model, arguments.activations, arguments.threads)
     columns = _predictions(model, load_inputs(arguments.inputs, model.graph))
     if arguments.out is None:
         sys.stdout.write(_as_csv(columns))
         return
-    if arguments.out.suffix not in (".csv", ".json"):
-        raise InvalidInput(f"--out {arguments.out}: .csv and .json can be written")
     text = _as_csv(columns) if arguments.out.suffix == ".csv" else _as_json(columns)
     _write(arguments.out, text)
     print(f"{len(columns['input'])} predictions in {arguments.out}", file=sys.stderr)
@@ -118,7 +119,8 @@ def _write(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise InvalidFile(f"{path}: could not be written ({error.strerror or error})") from None
 
 
@@ -143,7 +145,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
 def _export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a model file")
     parser.add_argument("--to", required=True, choices=["onnx", "c"], help="the form to write")
-    parser.add_argument("--out", type=Path, help="where to write; default: beside the model file")
+    parser.add_argument("--out", type=Path, help="ONNX: the file, C: the folder; default: beside the model file")
     parser.add_argument("--name", default="model", help="C: the prefix of all names, and of the two files")
 
 
@@ -152,6 +154,8 @@ def _export(arguments: argparse.Namespace) -> None:
     from bayesbinn.format import read
 
     model = read(arguments.model)
+    if arguments.out is not None:
+        _make_folder(arguments.out if arguments.to == "c" else arguments.out.parent)
     if arguments.to == "onnx":
         written = [export_onnx(model, arguments.out or arguments.model.with_suffix(".onnx"))]
     else:
@@ -159,6 +163,13 @@ def _export(arguments: argparse.Namespace) -> None:
         written = list(export_c(model, folder / arguments.name, name=arguments.name))
     for path in written:
         print(f"{path}  {path.stat().st_size:,} bytes")
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFile(f"{path}: the folder cannot be made ({error.strerror or error})") from None
 
 
 # ---- bench ---------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import zipfile
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -41,46 +40,54 @@ def load_inputs(path: Path, graph: Graph) -> NDArray[np.float32]:
         raise InvalidInput(
             f"{path}: each example has the shape {array.shape[1:]}, but the model takes {graph.input_shape}"
         )
-    return array.astype(np.float32).reshape(-1, *graph.input_shape)
+    with np.errstate(over="ignore"):  # found below
+        inputs = array.astype(np.float32).reshape(-1, *graph.input_shape)
+    lost = ~np.isfinite(inputs).reshape(len(inputs), -1).all(axis=1)
+    if lost.any():
+        raise InvalidFile(f"{path}: example {lost.argmax()} holds NaN, infinity or a number beyond float32")
+    return inputs
 
 
 def _array(path: Path) -> NDArray[Any]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            name = "x" if "x" in loaded.files else loaded.files[0] if len(loaded.files) == 1 else ""
+        # NumPy leaves a file open that it opened and found damaged.
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            names = loaded.files
+            name = "x" if "x" in names else names[0] if len(names) == 1 else ""
             if not name:
-                raise InvalidFile(f"{path}: it holds {', '.join(loaded.files) or 'no arrays'}: save the inputs as x")
+                raise InvalidFile(f"{path}: it holds {', '.join(names) or 'no arrays'}: save the inputs as x")
             array: NDArray[Any] = loaded[name]
             return array
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        if isinstance(error, InvalidFile):
-            raise
+    except InvalidFile:
+        raise
+    except Exception as error:  # damaged files make NumPy raise anything: zlib.error, TokenError, MemoryError, ...
         raise InvalidFile(f"{path}: not a whole NumPy file ({' '.join(str(error).split())[:200]})") from None
 
 
 def _table(path: Path, features: tuple[str, ...], separator: str) -> NDArray[Any]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file, delimiter=separator) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
+            reader = csv.reader(file, delimiter=separator)
+            lines = [(reader.line_num, row) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidFile(f"{path}: not a table of text ({error})") from None
-    if not rows:
+    if not lines:
         raise InvalidFile(f"{path}: no example in it")
-    header = None if all(_is_number(cell) for cell in rows[0]) else [cell.strip() for cell in rows[0]]
-    body = rows if header is None else rows[1:]
-    columns = _columns(path, header, features, len(rows[0]))
-    start = 1 if header is None else 2
+    first = lines[0][1]
+    header = None if all(_is_number(cell) for cell in first) else [cell.strip() for cell in first]
+    body = lines if header is None else lines[1:]
+    columns = _columns(path, header, features, len(first))
     numbers = np.empty((len(body), len(columns)), np.float64)
-    for i, row in enumerate(body):
-        if len(row) != len(rows[0]):
-            raise InvalidFile(f"{path}: line {i + start} has {len(row)} columns, the first {len(rows[0])}")
+    for i, (line, row) in enumerate(body):
+        if len(row) != len(first):
+            raise InvalidFile(f"{path}: line {line} has {len(row)} columns, the first {len(first)}")
         for j, column in enumerate(columns):
             if not _is_number(row[column]):
                 name = header[column] if header else f"{column + 1}"
-                raise InvalidFile(f"{path}: line {i + start}, column {name}: {row[column]!r} is no number")
+                raise InvalidFile(f"{path}: line {line}, column {name}: {row[column]!r} is no number")
             numbers[i, j] = float(row[column])
     return numbers
 
