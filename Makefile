@@ -7,12 +7,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(wildcard csrc/*)
 
-.PHONY: help demo test check test-slow format bench sanitize clean
+.PHONY: help demo test check test-slow format bench bench-inference sanitize fuzz clean
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n '2,3s/^# *//p' Makefile
-	@echo "  make bench    measure training speed side by side with Adam"
+	@echo "  make bench    measure training beside Adam, the loader, and inference beside torch and onnxruntime"
 	@echo "  make format   let ruff fix and format the code"
 
 $(BIN)/python:
@@ -45,9 +45,18 @@ test-slow: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py --out results/benchmarks
 	$(BIN)/python benchmarks/profile_step.py --out results/benchmarks
+	$(BIN)/python benchmarks/loader.py --out results/benchmarks
+	$(MAKE) bench-inference
+
+bench-inference: $(VENV)/.test
+	$(BIN)/python benchmarks/inference.py --out results/benchmarks --runs 5
 
 sanitize:
 	csrc/sanitize.sh
+
+# 20,000 damaged and forged model files, under AddressSanitizer.
+fuzz:
+	PYTHON=$(BIN)/python csrc/inference/fuzz.sh --count 20000 --seed 0
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .

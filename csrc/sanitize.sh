@@ -1,38 +1,87 @@
 #!/bin/sh
-# Builds the kernels with AddressSanitizer and UndefinedBehaviorSanitizer and runs all of them.
+# Builds the kernels with sanitizers and runs all of them: csrc/sanitize.sh [training] [inference] [threads], by
+# default all three. AddressSanitizer and UndefinedBehaviorSanitizer watch the first two, ThreadSanitizer the last.
+#
+# For another processor, without sanitizers, which an emulator does not run:
+#   CXX=aarch64-linux-gnu-g++ RUN='qemu-aarch64 -L /usr/aarch64-linux-gnu' SANITIZE= csrc/sanitize.sh training inference
 set -eu
 source=$(cd "$(dirname "$0")" && pwd)
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
-: "${CXX:=c++}"
-flags="-std=c++17 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all"
-has=""
-jobs=""
+: "${CXX:=c++}" "${RUN:=}"
+common="-std=c++17 -O1 -g -Wall -Wextra -Werror -Wno-psabi -ffp-contract=off -fno-math-errno -fno-trapping-math"
+memory=${SANITIZE--fsanitize=address,undefined -fno-sanitize-recover=all}
 
-# kernels ISA FLAGS...: the kernels for one instruction set, compiled in the background.
+# kernels FILE FLAGS ISA...: the kernels of a file for each instruction set, all at once.
 kernels() {
-    isa=$1
-    shift
-    has="$has -DBAYESBINN_HAS_$(echo "$isa" | tr '[:lower:]' '[:upper:]')"
-    # shellcheck disable=SC2086
-    $CXX $flags -ffp-contract=off -fno-math-errno -fno-trapping-math "-DBAYESBINN_ISA=$isa" "$@" \
-        -c "$source/kernels.cpp" -o "$build/$isa.o" &
-    jobs="$jobs $!"
+    file=$1 flags=$2
+    shift 2
+    has="" jobs=""
+    for isa in "$@"; do
+        case $isa in
+        avx2) vectors="-mavx2" ;;
+        avx512) vectors="-mavx512f -mavx512bw -mavx512dq -mavx512vl" ;;
+        *) vectors="" ;;
+        esac
+        has="$has -DBAYESBINN_HAS_$(echo "$isa" | tr '[:lower:]' '[:upper:]')"
+        # shellcheck disable=SC2086
+        $CXX $common $flags $vectors "-DBAYESBINN_ISA=$isa" -c "$file" -o "$build/$isa.o" &
+        jobs="$jobs $!"
+    done
+    for job in $jobs; do wait "$job"; done
 }
 
-case $(uname -m) in
-x86_64 | amd64)
-    kernels portable
-    kernels avx2 -mavx2
-    if grep -q avx512vl /proc/cpuinfo 2>/dev/null; then
-        kernels avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl
-    fi
+# finish FLAGS SOURCES...: links the rest to the kernels.
+finish() {
+    flags=$1
+    shift
+    # shellcheck disable=SC2086
+    $CXX $common $flags $has "$@" "$build"/*.o -pthread -ldl -o "$build/run"
+    rm "$build"/*.o
+}
+
+training() {
+    # shellcheck disable=SC2086
+    kernels "$source/kernels.cpp" "$memory" $all
+    finish "$memory" "$source/training.cpp" "$source/threads.cpp" "$source/isa.cpp" "$source/sanitize_test.cpp"
+    $RUN "$build/run"
+}
+
+# inference FLAGS: the test of inference, built but not run.
+inference() {
+    flags=$1
+    shift
+    # shellcheck disable=SC2086
+    kernels "$source/inference/kernels.cpp" "$flags" $most
+    for name in network convolution pointwise weights team choose sanitize_test; do
+        set -- "$@" "$source/inference/$name.cpp"
+    done
+    finish "$flags" "$@"
+}
+
+case $($CXX -dumpmachine) in
+x86_64* | amd64*)
+    all="portable avx2" most="portable avx2"
+    if grep -q avx512vl /proc/cpuinfo 2>/dev/null; then all="$all avx512"; fi
     ;;
-aarch64 | arm64) kernels neon ;;
-*) kernels portable ;;
+aarch64* | arm64*) all="neon" most="neon" ;;
+*) all="portable" most="portable" ;;
 esac
-for job in $jobs; do wait "$job"; done
-# shellcheck disable=SC2086
-$CXX $flags $has "$source/training.cpp" "$source/threads.cpp" "$source/isa.cpp" "$source/sanitize_test.cpp" \
-    "$build"/*.o -pthread -ldl -o "$build/run"
-"$build/run"
+if [ $# = 0 ]; then set -- training inference threads; fi
+for part in "$@"; do
+    case $part in
+    training) training ;;
+    inference)
+        inference "$memory"
+        $RUN "$build/run"
+        ;;
+    threads)
+        inference "-fsanitize=thread"
+        $RUN "$build/run" threads
+        ;;
+    *)
+        echo "$part: training, inference or threads" >&2
+        exit 2
+        ;;
+    esac
+done

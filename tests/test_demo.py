@@ -76,7 +76,7 @@ def test_the_demo_prints_a_table_and_what_it_is_unsure_of(
         "AUROC",
         "median |λ|",
         "entropy",
-        "as bits",
+        "runs without PyTorch",
     ):
         assert words in printed, words
     assert "█" in printed, "the uncertain digits are drawn"

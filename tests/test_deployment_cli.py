@@ -83,7 +83,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(folder / "x.npz", x=x, other=np.zeros(3))
     write_table(folder / "plain.csv", None, x.tolist())
     write_table(folder / "x.tsv", list(COLUMNS), x.tolist())
-    write_table(folder / "turned.csv", ["id", *COLUMNS[::-1]], [[f"no {i}", *r[::-1]] for i, r in enumerate(x.tolist())])
+    write_table(
+        folder / "turned.csv", ["id", *COLUMNS[::-1]], [[f"no {i}", *r[::-1]] for i, r in enumerate(x.tolist())]
+    )
     _wrong_files(folder)
     return folder
 
@@ -319,11 +321,19 @@ def test_both_command_lines_know_the_runtimes_commands(name: str) -> None:
     assert f"\n  {name} " in done("--help")
 
 
+def test_the_full_command_line_has_pack_and_explains_its_options() -> None:
+    assert "\n  pack " in done("--help")
+    text = " ".join(done("pack", "--help").split())
+    for option in ("--out", "--samples", "--seed", "--no-calibrate", "--real", "--data-dir", "--json"):
+        assert option in text, option
+
+
 def test_run_in_a_process_of_its_own_imports_neither_torch_nor_typer(place: Path) -> None:
     program = (
         "import sys; from bayesbinn.__main__ import main\n"
         "code = main()\n"
-        "print([n for n in ('torch', 'typer', 'rich', 'pydantic', 'scipy', 'onnx') if n in sys.modules], file=sys.stderr)\n"
+        "heavy = ('torch', 'typer', 'rich', 'pydantic', 'scipy', 'onnx')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)\n"
         "sys.exit(code)"
     )
     for arguments in (["run", place / "five.safetensors", place / "x.npy"], ["inspect", place / "five.safetensors"]):

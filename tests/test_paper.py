@@ -245,6 +245,14 @@ def test_curves(tmp_path: Path, no_training: None) -> None:
     assert numbers["data"]["cifar100"]["not run"] == "cifar100 is not here"
 
 
+def test_only_what_is_there_without_training(tmp_path: Path, no_chart: None) -> None:
+    fabricate(tmp_path / "runs", "mnist", "bayesbinn", 2, [row(1, 92, 96, 96.5)])
+    lines, text, numbers = reproduced("figure-curves", tmp_path, seeds=3, epochs=1, train=False)
+    assert [line.rpartition(": ")[2].split(",")[0] for line in lines[:3]] == ["not there", "reused", "not there"]
+    assert numbers["data"]["mnist"]["seeds"] == [2] and numbers["data"]["mnist"]["not run"] == "no run is there"
+    assert numbers["data"]["cifar10"]["not run"] == "no run is there" and "not run: no run is there" in text
+
+
 def test_moons_on_a_short_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few epochs after its ±15 start the posterior is still sharp: the mean is just less sure than the mode."""
     monkeypatch.setattr(moons, "STEP", 0.05)

@@ -179,10 +179,8 @@ BAYESBINN_INLINE void look_up_windows(
                 for (int half = 0; half < 2; half++) high[n][half].add(highs[n][half]);
         }
         for (int n = 0; n < N; n++)
-            for (int half = 0; half < 2; half++) {
-                low[n][half].add_to(totals + TILE * n + BYTES * half, 0);
-                high[n][half].add_to(totals + TILE * n + BYTES * half, 5);
-            }
+            for (int half = 0; half < 2; half++)
+                add_totals(totals + TILE * n + BYTES * half, low[n][half], high[n][half]);
     }
 }
 

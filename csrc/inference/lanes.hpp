@@ -48,7 +48,6 @@ BAYESBINN_INLINE Bytes look_up(Table table, Bytes index) { return _mm256_shuffle
 BAYESBINN_INLINE Bytes add_bytes(Bytes a, Bytes b) { return _mm256_add_epi8(a, b); }
 BAYESBINN_INLINE Bytes add_words(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
 BAYESBINN_INLINE Bytes odd_bytes(Bytes x) { return _mm256_srli_epi16(x, 8); }
-BAYESBINN_INLINE void store_words(uint16_t *p, Bytes x) { _mm256_storeu_si256((__m256i *)p, x); }
 
 #elif defined(__aarch64__)
 
@@ -127,18 +126,41 @@ struct Totals {
         all = add_words(all, sums);
         odd = add_words(odd, odd_bytes(sums));
     }
-
-    // to[i] += total i · 2^shift
-    BAYESBINN_INLINE void add_to(int32_t *to, int shift) const {
-        uint16_t a[16], o[16];
-        store_words(a, all);
-        store_words(o, odd);
-        for (int i = 0; i < 16; i++) {
-            to[2 * i] += (int32_t)(uint16_t)(a[i] - (o[i] << 8)) << shift;
-            to[2 * i + 1] += (int32_t)o[i] << shift;
-        }
-    }
 };
+
+// to[i] += low total i + 2⁵ · high total i, for 32 totals
+BAYESBINN_INLINE void add_totals(int32_t *to, const Totals &low, const Totals &high) {
+#if defined(__AVX2__)
+    const auto even = [](const Totals &t) { return _mm256_sub_epi16(t.all, _mm256_slli_epi16(t.odd, 8)); };
+    const auto add = [&](int at, __m128i low_words, __m128i high_words) {
+        const __m256i parts = _mm256_add_epi32(
+            _mm256_cvtepu16_epi32(low_words), _mm256_slli_epi32(_mm256_cvtepu16_epi32(high_words), 5)
+        );
+        __m256i *const where = (__m256i *)(to + at);
+        _mm256_storeu_si256(where, _mm256_add_epi32(_mm256_loadu_si256(where), parts));
+    };
+    // Interleaving even and odd works within halves of a register: totals 0–7 and 16–23, 8–15 and 24–31.
+    const __m256i low_even = even(low), high_even = even(high);
+    const __m256i l0 = _mm256_unpacklo_epi16(low_even, low.odd), l1 = _mm256_unpackhi_epi16(low_even, low.odd);
+    const __m256i h0 = _mm256_unpacklo_epi16(high_even, high.odd), h1 = _mm256_unpackhi_epi16(high_even, high.odd);
+    add(0, _mm256_castsi256_si128(l0), _mm256_castsi256_si128(h0));
+    add(8, _mm256_castsi256_si128(l1), _mm256_castsi256_si128(h1));
+    add(16, _mm256_extracti128_si256(l0, 1), _mm256_extracti128_si256(h0, 1));
+    add(24, _mm256_extracti128_si256(l1, 1), _mm256_extracti128_si256(h1, 1));
+#else
+    const auto add = [&](const Totals &totals, int shift) {
+        uint16_t all[16], odd[16];
+        store_words(all, totals.all);
+        store_words(odd, totals.odd);
+        for (int i = 0; i < 16; i++) {
+            to[2 * i] += (int32_t)(uint16_t)(all[i] - (odd[i] << 8)) << shift;
+            to[2 * i + 1] += (int32_t)odd[i] << shift;
+        }
+    };
+    add(low, 0);
+    add(high, 5);
+#endif
+}
 
 }  // namespace
 }  // namespace bayesbinn::inference

@@ -249,6 +249,9 @@ def reproduce(
     ] = None,
     methods: Annotated[str | None, typer.Option(help="Comma-separated methods; default: all of the table.")] = None,
     width: Annotated[float | None, typer.Option(help="Width factor of the networks, for small machines.")] = None,
+    train_missing: Annotated[
+        bool, typer.Option("--train/--no-train", help="Run what is missing, or show only what is there.")
+    ] = True,
     runs: Annotated[Path, typer.Option(help="Where runs are kept; finished ones are reused.")] = Path("runs"),
     out: Annotated[Path, typer.Option(help="Where tables and figures are written.")] = Path("results/paper"),
     data_dir: DataDir = None,
@@ -266,6 +269,7 @@ def reproduce(
         out=out,
         data_dir=data_dir,
         stop_after=stop_after,
+        train=train_missing,
     ):
         typer.echo(line)
 

@@ -18,6 +18,7 @@ from bayesbinn import metrics
 from bayesbinn.binary import check_binary, split_parameters
 from bayesbinn.calibration import calibrate, recalibrate
 from bayesbinn.data import Split, load_digits
+from bayesbinn.demo_shipping import ship, show
 from bayesbinn.methods import get_method
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import Prediction, predict
@@ -114,6 +115,9 @@ class Outcome:
     report: Report
     mean: Prediction | None
     """Of the test digits, calibrated; None without a posterior."""
+    model: nn.Module
+    posterior: BernoulliPosterior | None
+    """Calibrated."""
 
 
 def compete(
@@ -142,7 +146,7 @@ def compete(
     if contestant.method == "float":
         plain = score(predict(model, None, data.test_inputs).probabilities, data.test_targets)
         report = Report(contestant.title, contestant.method, plain, None, None, None, None, None, 0, seconds)
-        return Outcome(report, None)
+        return Outcome(report, None, model, None)
 
     # Running statistics were gathered under relaxed weights; the mode and each sample deserve their own.
     posterior = optimizer.posterior()
@@ -179,7 +183,7 @@ def compete(
         binary_weights=check_binary(model),
         seconds=seconds,
     )
-    return Outcome(report, prediction)
+    return Outcome(report, prediction, model, calibrated)
 
 
 def run_demo(*, all_methods: bool = False, seed: int = 0, as_json: bool = False) -> list[Report]:
@@ -207,6 +211,9 @@ def run_demo(*, all_methods: bool = False, seed: int = 0, as_json: bool = False)
     console.print(score_table(reports))
     relaxed = next(outcome for outcome in outcomes if outcome.report.title == CONTESTANTS["bayesbinn-relaxed"].title)
     explain_uncertainty(console, relaxed, data)
+    sharp = next(outcome for outcome in outcomes if outcome.report.title == CONTESTANTS["bayesbinn"].title)
+    if sharp.posterior is not None:
+        show(console, sharp.report.title, ship(sharp.model, sharp.posterior, data.test_inputs))
     return reports
 
 
@@ -249,9 +256,7 @@ def explain_uncertainty(console: Console, outcome: Outcome, data: Split, count: 
     console.print(table)
     console.print(
         f"Entropy of the mean separates digits from uniform noise with AUROC {report.ood_auroc:.3f}; "
-        f"median |λ| is {report.median_strength:.2f}.\n"
-        f"{report.binary_weights:,} weights, each exactly -1 or +1: "
-        f"{4 * report.binary_weights:,} bytes as float32, {report.binary_weights // 8:,} as bits."
+        f"median |λ| is {report.median_strength:.2f}. All {report.binary_weights:,} weights are exactly -1 or +1."
     )
 
 

@@ -23,6 +23,7 @@ MOST_ELEMENTS = 1 << 28
 MOST_NODES = 1 << 16
 MOST_NETWORKS = 1 << 12
 _LARGEST = 1 << 20  # of a kernel, a stride, a padding or a dilation
+_MOST_POOLED = 1 << 16  # windows of a pooling layer along an axis: readers list them when they load a file
 
 
 @dataclass(frozen=True)
@@ -185,11 +186,17 @@ def _pool(s: Mapping[str, Any], inputs: list[Shape]) -> Shape:
     ]
     if min(counts) < 1:
         raise _Misfit(f"a window of {tuple(s['kernel'])} does not fit")
-    return (channels, *counts)
+    return _pooled(channels, counts)
 
 
 def _adaptive(s: Mapping[str, Any], inputs: list[Shape]) -> Shape:
-    return (_image(inputs[0])[0], *s["size"])
+    return _pooled(_image(inputs[0])[0], s["size"])
+
+
+def _pooled(channels: int, counts: Sequence[int]) -> Shape:
+    if max(counts) > _MOST_POOLED:
+        raise _Misfit(f"{_MOST_POOLED} windows along an axis are allowed, not {max(counts)}")
+    return (channels, *counts)
 
 
 def _reshape(s: Mapping[str, Any], inputs: list[Shape]) -> Shape:

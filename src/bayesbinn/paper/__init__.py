@@ -39,6 +39,7 @@ def reproduce(
     out: Path = Path("results/paper"),
     data_dir: Path | None = None,
     stop_after: int | None = None,
+    train: bool = True,
 ) -> Iterator[str]:
     """Reproduce a table or figure of the paper; yields a line of progress per run.
 
@@ -56,6 +57,7 @@ def reproduce(
         out: the folder of tables and figures.
         data_dir: the folder of the data sets.
         stop_after: stop every run after this epoch of the unchanged schedule.
+        train: whether to run what is missing; otherwise it is left out.
 
     >>> next(iter(reproduce("list")))
     'table-accuracy        Test accuracy of all optimizers on the three image sets.'
@@ -64,7 +66,7 @@ def reproduce(
         return iter([f"{known:21} {title}" for known, title in NAMES.items()])
     if name not in NAMES:
         raise InvalidInput(f"nothing is called {name!r}.{nearest(name, NAMES)} There are {', '.join(NAMES)}")
-    budget = Budget(seeds, epochs, width, runs, data_dir, stop_after)
+    budget = Budget(seeds, epochs, width, runs, data_dir, stop_after, train)
     if name in TABLES:
         return reproduce_table(name, TABLES[name](methods), budget, out)
     if methods is not None:

@@ -29,6 +29,8 @@ class Budget:
     data_dir: Path | None
     stop_after: int | None = None
     """Stop after this epoch of the unchanged schedule."""
+    train: bool = True
+    """Whether missing runs are run; otherwise they are left out."""
     unavailable: dict[str, str] = field(default_factory=dict)
     """Data sets that could not be loaded, with the reason: they are not tried again and again."""
 
@@ -143,6 +145,11 @@ def outcome_of(cell: Cell, budget: Budget, *, accept_unfinished: bool = False) -
         elif name in budget.unavailable:
             outcome.reason = budget.unavailable[name]
             return outcome
+        elif not budget.train:
+            if not outcome.runs:
+                outcome.reason = "no run is there"
+            yield f"{cell.folder(experiment, budget)}: not there, left out"
+            continue
         else:
             folder = cell.folder(experiment, budget)
             yield f"{folder}: training to epoch {needed} of {experiment.training.epochs}"
