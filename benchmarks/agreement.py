@@ -56,9 +56,9 @@ def network(run: Path, count: int, limits: dict[str, float]) -> dict[str, Any]:
     difference = float(np.abs(outputs["exact"] - logits).max() / largest)
     clear = margin > 2 * difference * largest
     row: dict[str, Any] = {
-        "run": experiment.title,
+        "run": f"{experiment.title.partition(',')[0]}, seed {experiment.training.seed}",
         "method": experiment.method.name,
-        "epochs": experiment.training.epochs,
+        "epochs": len((run / "metrics.jsonl").read_text().splitlines()),
         "width": experiment.model.width,
         "inputs": len(targets),
         "file_bytes": size,

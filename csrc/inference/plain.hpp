@@ -203,8 +203,9 @@ class Twin {
         return computed(place, [&](size_t, size_t i) {
             Floats y = values_[input].at[i];
             for (size_t k = 0; k < outer * inner; k++) {
-                float *const at = &y[k / inner * count * inner + k % inner], sum = 0;
-                for (size_t j = 0; j < count; j++) sum += at[j * inner] = expf(at[j * inner]);
+                float *const at = &y[k / inner * count * inner + k % inner], sum = 0, most = at[0];
+                for (size_t j = 0; j < count; j++) most = std::max(most, at[j * inner]);
+                for (size_t j = 0; j < count; j++) sum += at[j * inner] = expf(at[j * inner] - most);
                 for (size_t j = 0; j < count; j++) at[j * inner] /= sum;
             }
             return y;
@@ -250,8 +251,10 @@ class Twin {
 
     // What the network gives for the inputs: [networks][batch][size of `value`].
     Floats run(size_t value) {
-        if (!sealed_) network.seal(values_[value].place, size(value));
-        sealed_ = true;
+        if (!sealed_) {
+            network.seal(values_[value].place, size(value));
+            sealed_ = true;
+        }
         Floats y(networks_ * batch_ * size(value), NAN);
         network.run(x_.data(), batch_, y.data());
         return y;
