@@ -93,9 +93,9 @@ int32_t TableConvolution::magnitude_of(size_t y, size_t x, const Ring &ring) con
 }
 
 void TableConvolution::run(const Frame &frame, size_t task, std::byte *scratch) const {
-    const Band band(frame, inputs[0], output, g_.out_height, task);
+    const Band band(frame, output, g_.out_height, task);
     const Ring ring(*this, scratch);
-    const float *image = frame.get(inputs[0], band.instance, band.example);
+    const float *image = frame.get(inputs[0], frame.network, band.example);
     const Quantisation scale =
         Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
     const size_t span = g_.dilation_height * (g_.kernel_height - 1) + 1;
@@ -140,8 +140,8 @@ void TableConvolution::run(const Frame &frame, size_t task, std::byte *scratch) 
 }
 
 void DepthwiseConvolution::run(const Frame &frame, size_t task, std::byte *) const {
-    const Band band(frame, inputs[0], output, g_.out_height, task);
-    const float *image = frame.get(inputs[0], band.instance, band.example);
+    const Band band(frame, output, g_.out_height, task);
+    const float *image = frame.get(inputs[0], frame.network, band.example);
     const size_t one = g_.taps() * g_.channels;
     for (size_t network = band.first_network; network < band.last_network; network++) {
         const float *weights = weights_.data() + (weights_.size() == one ? 0 : network * one);

@@ -38,25 +38,23 @@ inline size_t bands_per_image(const Frame &frame, size_t images, size_t rows) {
     return std::min(rows, std::max<size_t>(1, (frame.threads + images - 1) / images));
 }
 
-// Bands of all images as tasks; each serves the networks that share the input.
+// Bands of all images as tasks. Where all networks' outputs are kept, a band serves all of them: what is
+// prepared of an input that they share is prepared once.
 struct Band {
-    size_t instance, example, first_row, last_row, first_network, last_network;
+    size_t example, first_row, last_row, first_network, last_network;
 
-    Band(const Frame &frame, size_t input, size_t output, size_t rows, size_t task) {
-        const size_t instances = frame.values[input].instances, networks = frame.values[output].instances;
-        const size_t bands = bands_per_image(frame, instances * frame.batch, rows);
-        const size_t image = task / bands, band = task % bands;
-        instance = image / frame.batch;
-        example = image % frame.batch;
+    Band(const Frame &frame, size_t output, size_t rows, size_t task) {
+        const size_t bands = bands_per_image(frame, frame.batch, rows), band = task % bands;
+        example = task / bands;
         first_row = rows * band / bands;
         last_row = rows * (band + 1) / bands;
-        first_network = instances == 1 ? 0 : instance;
-        last_network = instances == 1 ? networks : instance + 1;
+        const bool all = frame.values[output].kept > 1;
+        first_network = all ? 0 : frame.network;
+        last_network = all ? frame.networks : frame.network + 1;
     }
 
-    static size_t count(const Frame &frame, size_t input, size_t rows) {
-        const size_t images = frame.values[input].instances * frame.batch;
-        return images * bands_per_image(frame, images, rows);
+    static size_t count(const Frame &frame, size_t rows) {
+        return frame.batch * bands_per_image(frame, frame.batch, rows);
     }
 };
 
@@ -67,13 +65,13 @@ class WindowConvolution : public Step {
     WindowConvolution(size_t input, size_t output, Geometry geometry, RowSets<Rows> sets, Finishing finishing)
         : Step({input}, output), g_(geometry), sets_(std::move(sets)), finishing_(std::move(finishing)) {}
 
-    size_t tasks(const Frame &frame) const override { return Band::count(frame, inputs[0], g_.out_height); }
+    size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.out_height); }
 
     size_t scratch_bytes() const override { return window_bytes() + g_.out_width * set(0, 0).prepared_bytes(); }
 
     void run(const Frame &frame, size_t task, std::byte *scratch) const override {
-        const Band band(frame, inputs[0], output, g_.out_height, task);
-        const float *image = frame.get(inputs[0], band.instance, band.example);
+        const Band band(frame, output, g_.out_height, task);
+        const float *image = frame.get(inputs[0], frame.network, band.example);
         Quantisation scale{};
         if (Rows::QUANTISED)
             scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
@@ -154,7 +152,7 @@ class TableConvolution : public Step {
     // Positions of each tap in the order of the weights: channels, rounded up to whole groups.
     static size_t tap_positions(const Geometry &geometry) { return round_up(geometry.channels, GROUP); }
 
-    size_t tasks(const Frame &frame) const override { return Band::count(frame, inputs[0], g_.out_height); }
+    size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.out_height); }
     size_t scratch_bytes() const override;
     void run(const Frame &frame, size_t task, std::byte *scratch) const override;
 
@@ -177,7 +175,7 @@ class DepthwiseConvolution : public Step {
     DepthwiseConvolution(size_t input, size_t output, Geometry geometry, Aligned<float> weights, Finishing finishing)
         : Step({input}, output), g_(geometry), weights_(std::move(weights)), finishing_(std::move(finishing)) {}
 
-    size_t tasks(const Frame &frame) const override { return Band::count(frame, inputs[0], g_.out_height); }
+    size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.out_height); }
     void run(const Frame &frame, size_t task, std::byte *scratch) const override;
 
    private:

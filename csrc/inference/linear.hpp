@@ -9,7 +9,7 @@
 namespace bayesbinn::inference {
 
 // Prepared rows that stay in the second-level cache while all tiles of weights pass by.
-constexpr size_t ROW_BUDGET = 256 << 10;
+constexpr size_t ROW_BUDGET = 128 << 10;
 constexpr size_t TILES_PER_TASK = 4;
 
 // One set of weights for all networks, or one for each.
@@ -22,13 +22,12 @@ class PrepareRows : public Step {
     PrepareRows(size_t input, size_t output, RowSets<Rows> sets, size_t rows, size_t count)
         : Step({input}, output), sets_(std::move(sets)), rows_(rows), count_(count) {}
 
-    size_t tasks(const Frame &frame) const override { return frame.values[output].instances * frame.batch; }
+    size_t tasks(const Frame &frame) const override { return frame.batch; }
 
-    void run(const Frame &frame, size_t task, std::byte *) const override {
-        const size_t instance = task / frame.batch, example = task % frame.batch;
+    void run(const Frame &frame, size_t example, std::byte *) const override {
         const Rows &rows = sets_->front();
-        const float *x = frame.get(inputs[0], instance, example);
-        std::byte *to = frame.get<std::byte>(output, instance, example);
+        const float *x = frame.get(inputs[0], frame.network, example);
+        std::byte *to = frame.get<std::byte>(output, frame.network, example);
         for (size_t row = 0; row < rows_; row++, x += count_, to += rows.prepared_bytes()) {
             const Quantisation scale =
                 Rows::QUANTISED ? Quantisation::of(frame.kernels.largest(x, count_)) : Quantisation{};
@@ -53,13 +52,11 @@ class MultiplyRows : public Step {
         rows_per_task_ = fitting < TOGETHER ? TOGETHER : fitting / TOGETHER * TOGETHER;
     }
 
-    size_t tasks(const Frame &frame) const override {
-        return frame.values[output].instances * row_tasks(frame) * tile_tasks();
-    }
+    size_t tasks(const Frame &frame) const override { return row_tasks(frame) * tile_tasks(); }
 
     void run(const Frame &frame, size_t task, std::byte *) const override {
-        const size_t network = task / (row_tasks(frame) * tile_tasks());
-        const size_t first_row = task / tile_tasks() % row_tasks(frame) * rows_per_task_;
+        const size_t network = frame.network;
+        const size_t first_row = task / tile_tasks() * rows_per_task_;
         const size_t last_row = std::min(first_row + rows_per_task_, frame.batch * rows_);
         const size_t first_tile = task % tile_tasks() * TILES_PER_TASK;
         const size_t last_tile = std::min(first_tile + TILES_PER_TASK, tiles_);

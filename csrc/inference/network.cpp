@@ -24,21 +24,19 @@ Order identity(size_t count) {
 
 Network::Network(const Kernels &kernels, size_t networks, size_t input_count, int threads)
     : kernels_(kernels), networks_(networks), input_count_(input_count), threads_(std::max(1, threads)) {
-    values_.push_back({input_count * sizeof(float), 1});  // the caller's array, without gaps
+    values_.push_back({input_count * sizeof(float), false, 1});  // the caller's array, without gaps
 }
 
-size_t Network::new_value(size_t bytes, size_t instances) {
-    values_.push_back({bytes, instances});
+size_t Network::new_value(size_t bytes, bool own, size_t kept) {
+    values_.push_back({bytes, own, kept});
     return values_.size() - 1;
 }
 
-// One for each network as soon as one of the things it is made of is.
-size_t Network::instances_of(
-    const std::vector<size_t> &inputs, const Finishing &finishing, size_t weight_sets
-) const {
+// A value differs between the networks as soon as one of the things it is made of does.
+bool Network::is_own(const std::vector<size_t> &inputs, const Finishing &finishing, size_t weight_sets) const {
     bool own = weight_sets > 1 || finishing.scale.size() > finishing.channels;
-    for (size_t input : inputs) own = own || values_.at(input).instances > 1;
-    return own ? networks_ : 1;
+    for (size_t input : inputs) own = own || values_.at(input).own;
+    return own;
 }
 
 // ---- products -------------------------------------------------------------------------------------
@@ -49,10 +47,10 @@ size_t Network::linear_as(size_t input, size_t rows, const WeightSets &weights, 
     std::vector<Rows> made;
     for (const StoredWeights &stored : weights) made.emplace_back(stored, identity(count));
     const auto sets = std::make_shared<const std::vector<Rows>>(std::move(made));
-    const size_t instances = instances_of({input}, finishing, weights.size());
-    const size_t prepared = new_value(round_up(rows * sets->front().prepared_bytes(), LINE), values_[input].instances);
+    const bool own = is_own({input}, finishing, weights.size());
+    const size_t prepared = new_value(round_up(rows * sets->front().prepared_bytes(), LINE), values_.at(input).own);
     steps_.push_back(std::make_unique<PrepareRows<Rows>>(input, prepared, sets, rows, count));
-    const size_t output = new_value(bytes_of(rows * outputs), instances);
+    const size_t output = new_value(bytes_of(rows * outputs), own);
     steps_.push_back(
         std::make_unique<MultiplyRows<Rows>>(prepared, output, sets, rows, outputs, std::move(finishing))
     );
@@ -72,9 +70,10 @@ size_t Network::linear(
 size_t Network::convolution_value(
     size_t input, const Geometry &g, const WeightSets &weights, const Finishing &finishing
 ) {
-    return new_value(
-        bytes_of(g.outputs * g.out_height * g.out_width), instances_of({input}, finishing, weights.size())
-    );
+    const bool own = is_own({input}, finishing, weights.size());
+    // The first layer of an ensemble: all networks at once, so that its input is prepared once.
+    const size_t kept = own && !values_.at(input).own ? networks_ : 1;
+    return new_value(bytes_of(g.outputs * g.out_height * g.out_width), own, kept);
 }
 
 template <class Rows>
@@ -142,7 +141,7 @@ size_t Network::pool(
     size_t input, size_t channels, PoolAxis rows, PoolAxis columns, bool average, Finishing finishing
 ) {
     const size_t count = channels * rows.start.size() * columns.start.size();
-    const size_t output = new_value(bytes_of(count), instances_of({input}, finishing, 1));
+    const size_t output = new_value(bytes_of(count), is_own({input}, finishing, 1));
     steps_.push_back(std::make_unique<Pool>(
         input, output, channels, std::move(rows), std::move(columns), average, std::move(finishing)
     ));
@@ -150,25 +149,25 @@ size_t Network::pool(
 }
 
 size_t Network::affine(size_t input, size_t outer, size_t channels, size_t inner, Finishing finishing) {
-    const size_t output = new_value(bytes_of(outer * channels * inner), instances_of({input}, finishing, 1));
+    const size_t output = new_value(bytes_of(outer * channels * inner), is_own({input}, finishing, 1));
     steps_.push_back(std::make_unique<Affine>(input, output, outer, channels, inner, std::move(finishing)));
     return output;
 }
 
 size_t Network::elementwise(size_t input, size_t count, float (*function)(float)) {
-    const size_t output = new_value(bytes_of(count), values_.at(input).instances);
+    const size_t output = new_value(bytes_of(count), values_.at(input).own);
     steps_.push_back(std::make_unique<Elementwise>(input, output, count, function));
     return output;
 }
 
 size_t Network::softmax(size_t input, size_t outer, size_t count, size_t inner) {
-    const size_t output = new_value(bytes_of(outer * count * inner), values_.at(input).instances);
+    const size_t output = new_value(bytes_of(outer * count * inner), values_.at(input).own);
     steps_.push_back(std::make_unique<Softmax>(input, output, outer, count, inner));
     return output;
 }
 
 size_t Network::add(size_t first, size_t second, size_t count, float low, float high) {
-    const size_t output = new_value(bytes_of(count), instances_of({first, second}, {}, 1));
+    const size_t output = new_value(bytes_of(count), is_own({first, second}, {}, 1));
     steps_.push_back(std::make_unique<Add>(first, second, output, count, low, high));
     return output;
 }
@@ -176,22 +175,32 @@ size_t Network::add(size_t first, size_t second, size_t count, float low, float 
 size_t Network::concatenate(std::vector<size_t> inputs, size_t outer, std::vector<size_t> lengths) {
     size_t count = 0;
     for (size_t length : lengths) count += outer * length;
-    const size_t output = new_value(bytes_of(count), instances_of(inputs, {}, 1));
+    const size_t output = new_value(bytes_of(count), is_own(inputs, {}, 1));
     steps_.push_back(std::make_unique<Concatenate>(std::move(inputs), output, outer, std::move(lengths)));
     return output;
 }
 
 size_t Network::transpose(size_t input, size_t rows, size_t columns) {
-    const size_t output = new_value(bytes_of(rows * columns), values_.at(input).instances);
+    const size_t output = new_value(bytes_of(rows * columns), values_.at(input).own);
     steps_.push_back(std::make_unique<Transpose>(input, output, rows, columns));
     return output;
 }
 
 // ---- memory ---------------------------------------------------------------------------------------
 
+bool Network::runs_once(const Step &step) const {
+    const Value &value = values_[step.output];
+    return !value.own || value.kept > 1;
+}
+
 void Network::seal(size_t output, size_t output_count) {
     output_ = output;
     output_count_ = output_count;
+    // What all networks share comes first: it needs nothing of what follows.
+    const auto middle = std::stable_partition(steps_.begin(), steps_.end(), [this](const std::unique_ptr<Step> &step) {
+        return runs_once(*step);
+    });
+    once_ = (size_t)(middle - steps_.begin());
     share_slots();
     size_t bytes = 1;
     for (size_t slot : slot_bytes_) bytes += slot;
@@ -200,14 +209,18 @@ void Network::seal(size_t output, size_t output_count) {
 
 void Network::share_slots() {
     std::vector<size_t> last_use(values_.size(), 0);
+    std::vector<bool> repeated(values_.size(), false);
+    for (size_t i = once_; i < steps_.size(); i++) repeated[steps_[i]->output] = true;
     for (size_t i = 0; i < steps_.size(); i++)
-        for (size_t input : steps_[i]->inputs) last_use[input] = i;
+        for (size_t input : steps_[i]->inputs)
+            // What was computed once must outlive the steps of every network.
+            last_use[input] = i >= once_ && !repeated[input] ? steps_.size() : std::max(last_use[input], i);
     last_use[output_] = steps_.size();
     slot_of_.assign(values_.size(), 0);
     std::vector<size_t> free;
     for (size_t i = 0; i < steps_.size(); i++) {
         const Step &step = *steps_[i];
-        const size_t bytes = values_[step.output].bytes * values_[step.output].instances;
+        const size_t bytes = values_[step.output].bytes * values_[step.output].kept;
         // The free slot that has to grow least.
         const auto best = std::min_element(free.begin(), free.end(), [&](size_t a, size_t b) {
             const auto cost = [&](size_t slot) {
@@ -253,33 +266,40 @@ void Network::prepare_memory(size_t batch) {
 
 // ---- running --------------------------------------------------------------------------------------
 
+void Network::run_steps(const Frame &frame, size_t first, size_t last, size_t thread) {
+    const size_t threads = (size_t)threads_;
+    for (size_t i = first; i < last; i++) {
+        const size_t tasks = steps_[i]->tasks(frame), end = tasks * (thread + 1) / threads;
+        for (size_t task = tasks * thread / threads; task < end; task++)
+            steps_[i]->run(frame, task, scratch_[thread].data());
+        team_->barrier();
+    }
+}
+
 void Network::run(const float *x, size_t batch, float *y) {
     if (batch == 0) return;
     const std::lock_guard<std::mutex> lock(running_);
-    const size_t at_once = std::min(batch, most_at_once_);
+    const size_t at_once = std::min(batch, most_at_once_), threads = (size_t)threads_;
     prepare_memory(at_once);
-    team_->run([&](int thread) {
-        Frame frame{kernels_, values_, std::vector<std::byte *>(values_.size()), 0, (size_t)threads_};
+    team_->run([&](int index) {
+        const size_t thread = (size_t)index;
+        Frame frame{kernels_, values_, std::vector<std::byte *>(values_.size()), 0, threads, networks_, 0};
         for (size_t value = 1; value < values_.size(); value++) frame.at[value] = slots_[slot_of_[value]].data();
         for (size_t first = 0; first < batch; first += at_once) {
             frame.batch = std::min(at_once, batch - first);
+            frame.network = 0;
             // Steps only read their inputs, and value 0 is never an output.
             frame.at[0] = reinterpret_cast<std::byte *>(const_cast<float *>(x + first * input_count_));
-            for (const auto &step : steps_) {
-                const size_t tasks = step->tasks(frame);
-                const size_t end = tasks * (size_t)(thread + 1) / (size_t)threads_;
-                for (size_t task = tasks * (size_t)thread / (size_t)threads_; task < end; task++)
-                    step->run(frame, task, scratch_[(size_t)thread].data());
+            run_steps(frame, 0, once_, thread);
+            for (; frame.network < networks_; frame.network++) {
+                run_steps(frame, once_, steps_.size(), thread);
+                for (size_t example = thread; example < frame.batch; example += threads)
+                    memcpy(
+                        y + (frame.network * batch + first + example) * output_count_,
+                        frame.get(output_, frame.network, example), output_count_ * sizeof(float)
+                    );
                 team_->barrier();
             }
-            for (size_t i = (size_t)thread; i < networks_ * frame.batch; i += (size_t)threads_) {
-                const size_t network = i / frame.batch, example = i % frame.batch;
-                memcpy(
-                    y + (network * batch + first + example) * output_count_, frame.get(output_, network, example),
-                    output_count_ * sizeof(float)
-                );
-            }
-            team_->barrier();
         }
     });
 }

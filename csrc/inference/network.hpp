@@ -46,8 +46,9 @@ class Network {
     size_t output_count() const { return output_count_; }
 
    private:
-    size_t new_value(size_t bytes, size_t instances);
-    size_t instances_of(const std::vector<size_t> &inputs, const Finishing &finishing, size_t weight_sets) const;
+    size_t new_value(size_t bytes, bool own, size_t kept = 1);
+    bool is_own(const std::vector<size_t> &inputs, const Finishing &finishing, size_t weight_sets) const;
+    bool runs_once(const Step &step) const;
     template <class Rows>
     size_t linear_as(size_t input, size_t rows, const WeightSets &weights, Finishing finishing);
     template <class Rows>
@@ -56,17 +57,19 @@ class Network {
     size_t depthwise_convolution(size_t input, const Geometry &, const WeightSets &weights, Finishing finishing);
     size_t convolution_value(size_t input, const Geometry &, const WeightSets &weights, const Finishing &finishing);
     void share_slots();
+    void run_steps(const Frame &frame, size_t first, size_t last, size_t thread);
     void prepare_memory(size_t batch);
 
     const Kernels &kernels_;
     const size_t networks_, input_count_;
     const int threads_;
     std::vector<Value> values_;
-    std::vector<std::unique_ptr<Step>> steps_;
+    std::vector<std::unique_ptr<Step>> steps_;  // once `seal`ed: those that run once, then those of each network
+    size_t once_ = 0;                           // how many run once
     size_t output_ = 0, output_count_ = 0;
 
     // Values that do not live at the same time share a slot of memory.
-    std::vector<size_t> slot_of_, slot_bytes_;  // bytes of one example, all instances
+    std::vector<size_t> slot_of_, slot_bytes_;  // bytes of one example
     std::vector<Aligned<std::byte>> slots_, scratch_;
     size_t capacity_ = 0, most_at_once_ = 1;
 

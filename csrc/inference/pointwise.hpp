@@ -5,16 +5,14 @@
 
 namespace bayesbinn::inference {
 
-// One task for each example of each instance.
+// One task for each example.
 class ExampleStep : public Step {
    public:
     using Step::Step;
 
-    size_t tasks(const Frame &frame) const override { return frame.values[output].instances * frame.batch; }
+    size_t tasks(const Frame &frame) const override { return frame.batch; }
 
-    void run(const Frame &frame, size_t task, std::byte *) const override {
-        one(frame, task / frame.batch, task % frame.batch);
-    }
+    void run(const Frame &frame, size_t example, std::byte *) const override { one(frame, frame.network, example); }
 
    protected:
     virtual void one(const Frame &frame, size_t network, size_t example) const = 0;

@@ -12,10 +12,12 @@
 
 namespace bayesbinn::inference {
 
-// A value is one array per example and per instance: one instance that all networks share, or one for each.
+// One array per example. A value of an ensemble's own weights differs from network to network; mostly
+// one network's is in memory at a time, because the networks run one after the other.
 struct Value {
-    size_t bytes;      // of one example; a multiple of LINE
-    size_t instances;  // 1 or the number of networks
+    size_t bytes;  // of one example; a multiple of LINE
+    bool own;      // differs from network to network
+    size_t kept;   // networks whose arrays are in memory at once: 1 or all
 };
 
 // What the steps of a run see: where each value of the present batch is.
@@ -23,12 +25,13 @@ struct Frame {
     const Kernels &kernels;
     const std::vector<Value> &values;
     std::vector<std::byte *> at;  // by value
-    size_t batch, threads;
+    size_t batch, threads, networks;
+    size_t network;  // that runs now, for steps that run once for each
 
     template <class T = float>
-    T *get(size_t value, size_t instance, size_t example) const {
+    T *get(size_t value, size_t of_network, size_t example) const {
         const Value &v = values[value];
-        const size_t index = (v.instances == 1 ? 0 : instance) * batch + example;
+        const size_t index = (v.kept == 1 ? 0 : of_network) * batch + example;
         return reinterpret_cast<T *>(at[value] + index * v.bytes);
     }
 };
