@@ -153,4 +153,4 @@ def models(draw: Any) -> tuple[ModelFile, Any]:
         g.add("reshape", shape=(prod(g.shape()),))
         if g.shape()[0] <= 5_000:
             _linear(draw, g)
-    return g.model(), g.inputs(draw(st.integers(1, 4)), spread=draw(st.sampled_from([1e-3, 1.0, 50.0])))
+    return g.model(), g.inputs(draw(st.integers(1, 4)), spread=draw(st.sampled_from([1e-3, 1.0, 4.0])))

@@ -47,7 +47,8 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> 
 @given(models())
 def test_native_and_reference_agree_on_random_graphs(drawn: tuple[ModelFile, np.ndarray]) -> None:
     model, x = drawn
-    assert_close(outputs_of(model, x, "exact", 2), reference.run(model, x, "exact"), 1e-5)
+    # Sums in another order differ in their last bits, and a squashing function hides how large the sums were.
+    assert_close(outputs_of(model, x, "exact", 2), reference.run(model, x, "exact"), 1e-4)
     # A last bit before a rounding to 8 bits can turn into a step of 1/127 after it: only where nothing but
     # exact operations come before the last layer with weights, both must be the same.
     weighted = [i for i, node in enumerate(model.graph.nodes) if "weight" in node.tensors]

@@ -96,19 +96,36 @@ class WindowConvolution : public Step {
     ) const {
         float *const window = reinterpret_cast<float *>(scratch);
         std::byte *to = scratch + window_bytes();
-        const size_t bytes = g_.group_channels() * sizeof(float);
+        const size_t channels = g_.group_channels();
+        // Neighbouring taps are one stretch of the image where all its channels are wanted.
+        const bool stretch = g_.groups == 1 && g_.dilation_width == 1;
+        const size_t parts = stretch ? 1 : g_.kernel_width, wide = stretch ? g_.kernel_width : 1;
         for (size_t x = 0; x < g_.out_width; x++, to += set(0, group).prepared_bytes()) {
             float *at = window;
             for (size_t tap_y = 0; tap_y < g_.kernel_height; tap_y++)
-                for (size_t tap_x = 0; tap_x < g_.kernel_width; tap_x++, at += g_.group_channels()) {
-                    const float *pixel = g_.pixel(image, y, x, tap_y, tap_x);
-                    if (pixel)
-                        memcpy(at, pixel + group * g_.group_channels(), bytes);
-                    else
-                        memset(at, 0, bytes);
-                }
+                for (size_t part = 0; part < parts; part++, at += wide * channels)
+                    copy_taps(image + group * channels, y, x, tap_y, part, wide, at);
             set(0, group).prepare(frame.kernels, window, scale, to);
         }
+    }
+
+    // `count` taps from `tap_x` on that are neighbours in the image; zeros where they lie in the padding.
+    void copy_taps(
+        const float *image, size_t y, size_t x, size_t tap_y, size_t tap_x, size_t count, float *to
+    ) const {
+        const size_t channels = g_.group_channels();
+        const size_t row = y * g_.stride_height + tap_y * g_.dilation_height;
+        const size_t column = x * g_.stride_width + tap_x * g_.dilation_width;
+        const size_t first = std::min(count, g_.left > column ? g_.left - column : 0);
+        const size_t end = g_.left + g_.width > column ? std::min(count, g_.left + g_.width - column) : 0;
+        if (row < g_.top || row - g_.top >= g_.height || first >= end) {
+            std::fill_n(to, count * channels, 0.0f);
+            return;
+        }
+        const float *const from = image + ((row - g_.top) * g_.width + column + first - g_.left) * g_.channels;
+        std::fill_n(to, first * channels, 0.0f);
+        std::copy_n(from, (end - first) * channels, to + first * channels);
+        std::fill_n(to + end * channels, (count - end) * channels, 0.0f);
     }
 
     void multiply(

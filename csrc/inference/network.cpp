@@ -201,6 +201,10 @@ void Network::seal(size_t output, size_t output_count) {
         return runs_once(*step);
     });
     once_ = (size_t)(middle - steps_.begin());
+    // The last value goes straight to the caller, unless all networks' are computed at once or they share it.
+    Value &last = values_[output];
+    direct_ = networks_ == 1 || (last.own && last.kept == 1);
+    if (direct_) last.bytes = output_count * sizeof(float);
     share_slots();
     size_t bytes = 1;
     for (size_t slot : slot_bytes_) bytes += slot;
@@ -290,13 +294,17 @@ void Network::run(const float *x, size_t batch, float *y) {
             frame.network = 0;
             // Steps only read their inputs, and value 0 is never an output.
             frame.at[0] = reinterpret_cast<std::byte *>(const_cast<float *>(x + first * input_count_));
+            if (direct_) frame.at[output_] = reinterpret_cast<std::byte *>(y + first * output_count_);
             run_steps(frame, 0, once_, thread);
             for (; frame.network < networks_; frame.network++) {
+                float *const to = y + (frame.network * batch + first) * output_count_;
+                if (direct_) frame.at[output_] = reinterpret_cast<std::byte *>(to);
                 run_steps(frame, once_, steps_.size(), thread);
+                if (direct_) continue;
                 for (size_t example = thread; example < frame.batch; example += threads)
                     memcpy(
-                        y + (frame.network * batch + first + example) * output_count_,
-                        frame.get(output_, frame.network, example), output_count_ * sizeof(float)
+                        to + example * output_count_, frame.get(output_, frame.network, example),
+                        output_count_ * sizeof(float)
                     );
                 team_->barrier();
             }

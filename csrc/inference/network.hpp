@@ -67,6 +67,7 @@ class Network {
     std::vector<std::unique_ptr<Step>> steps_;  // once `seal`ed: those that run once, then those of each network
     size_t once_ = 0;                           // how many run once
     size_t output_ = 0, output_count_ = 0;
+    bool direct_ = false;  // the output is computed in the caller's array
 
     // Values that do not live at the same time share a slot of memory.
     std::vector<size_t> slot_of_, slot_bytes_;  // bytes of one example

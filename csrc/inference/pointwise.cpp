@@ -78,11 +78,17 @@ void Concatenate::one(const Frame &frame, size_t network, size_t example) const 
 void Transpose::one(const Frame &frame, size_t network, size_t example) const {
     const float *x = frame.get(inputs[0], network, example);
     float *y = frame.get(output, network, example);
-    constexpr size_t SQUARE = 16;  // a cache line of each side
-    for (size_t r0 = 0; r0 < rows_; r0 += SQUARE)
-        for (size_t c0 = 0; c0 < columns_; c0 += SQUARE)
-            for (size_t r = r0; r < std::min(r0 + SQUARE, rows_); r++)
-                for (size_t c = c0; c < std::min(c0 + SQUARE, columns_); c++) y[c * rows_ + r] = x[r * columns_ + c];
+    // Squares of whole cache lines, turned in a place of their own: rows that are a power of two apart share
+    // the few places of one cache set, so each line should be touched once.
+    constexpr size_t SIDE = 16;
+    float square[SIDE][SIDE];
+    for (size_t r0 = 0; r0 < rows_; r0 += SIDE)
+        for (size_t c0 = 0; c0 < columns_; c0 += SIDE) {
+            const size_t rows = std::min(SIDE, rows_ - r0), columns = std::min(SIDE, columns_ - c0);
+            for (size_t r = 0; r < rows; r++) std::copy_n(x + (r0 + r) * columns_ + c0, columns, square[r]);
+            for (size_t c = 0; c < columns; c++)
+                for (size_t r = 0; r < rows; r++) y[(c0 + c) * rows_ + r0 + r] = square[r][c];
+        }
 }
 
 }  // namespace bayesbinn::inference

@@ -62,6 +62,7 @@ class Model:
         self.activations = activations
         self.threads = threads or usable_cores()
         self.output_shape = shapes(file)[-1]
+        self._input_size, self._output_size = prod(self.input_shape), prod(self.output_shape)
         self._network: Any = None
         if backend != "reference":
             self._network = _built(file, activations == "int8", self.threads, required=backend == "native")
@@ -98,9 +99,9 @@ class Model:
         if self._network is None:
             assert self._file is not None
             return reference.run(self._file, inputs.reshape(-1, *self.input_shape), self.activations)
-        y = np.empty((self.networks, len(inputs), prod(self.output_shape)), np.float32)
+        y = np.empty((self.graph.networks, len(inputs), self._output_size), np.float32)
         self._network.run(inputs, y)
-        return y.reshape(self.networks, len(inputs), *self.output_shape)
+        return y if len(self.output_shape) == 1 else y.reshape(*y.shape[:2], *self.output_shape)
 
     def predict(self, x: ArrayLike) -> Array:
         """[batch, classes] logits, whose softmax is `predict_proba`; for regression the mean output.
@@ -149,7 +150,9 @@ class Model:
             inputs = np.ascontiguousarray(x, dtype=np.float32)
         except (TypeError, ValueError):
             raise InvalidInput("inputs must be numbers in an array of one shape") from None
-        size = prod(self.input_shape)
+        size = self._input_size
+        if inputs.ndim == 2 and inputs.shape[1] == size:
+            return inputs
         if inputs.ndim and (inputs.shape[1:] == self.input_shape or inputs.shape[1:] == (size,)):
             return inputs.reshape(-1, size)
         raise InvalidInput(
