@@ -47,7 +47,7 @@ from bayesbinn.format import ModelFile, shapes
 from bayesbinn.packing import pack
 from bayesbinn.runtime import Model
 
-GAP = 0.12
+GAP = 0.1
 SLICE = 0.02
 OURS = ("int8", "exact")
 OTHERS = ("torch fp32", "torch int8", "onnxruntime fp32", "onnxruntime int8")

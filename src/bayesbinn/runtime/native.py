@@ -94,7 +94,9 @@ class _Builder:
         """What is done with this node's result before it is stored, and the last node that is part of it."""
         last = index
         scaled = node
-        if not node.tensors.keys() & {"scale", "shift"} and node.op != "add":
+        # The channels of `affine` are an example's first axis, those of a linear layer its last.
+        same_channels = node.op != "linear" or len(self.shapes[index + 1]) == 1
+        if not node.tensors.keys() & {"scale", "shift"} and node.op != "add" and same_channels:
             following = self._follower(last, "affine")
             if following is not None:
                 last, scaled = following, self.nodes[following]
