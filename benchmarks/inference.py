@@ -259,10 +259,12 @@ def slice_of(run: Callable[[Any], Any], x: Any) -> float:
     time.sleep(GAP)
     run(x)
     seconds: list[float] = []
-    while sum(seconds) < SLICE:
+    total = 0.0
+    while total < SLICE:
         start = time.perf_counter()
         run(x)
         seconds.append(time.perf_counter() - start)
+        total += seconds[-1]
     return median(seconds)
 
 
@@ -308,7 +310,7 @@ def one_run(tasks: list[Task], threads: list[int], rounds: int, label: str) -> l
 # ---- reporting -----------------------------------------------------------------------------------------
 
 
-def combined(runs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def combined(runs: list[list[dict[str, Any]]], rounds: int) -> list[dict[str, Any]]:
     """The median over runs: of the times, and of each run's ratio to int8 mode."""
     rows = []
     for same in zip(*runs, strict=True):
@@ -316,19 +318,19 @@ def combined(runs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         times = [each["milliseconds"] for each in same]
         row["milliseconds"] = {name: median(t[name] for t in times) for name in times[0]}
         row["ratios"] = {name: median(t[name] / t["int8"] for t in times) for name in times[0] if name in OTHERS}
+        row["runs"], row["rounds"] = len(runs), rounds
         row["exact_ratio"] = median(t["torch fp32"] / t["exact"] for t in times)
         rows.append(row)
     return rows
 
 
-def markdown(rows: list[dict[str, Any]], facts: dict[str, Any], runs: int, rounds: int) -> str:
+def markdown(rows: list[dict[str, Any]], facts: dict[str, Any]) -> str:
     titles = {"linear": "Linear layers", "conv": "Convolutions 3×3", "mlp": "The MNIST MLP", "cnn": "The VGG CNN"}
     lines = [
         "# Inference beside torch and onnxruntime",
         "",
-        f"`python benchmarks/inference.py --runs {runs} --rounds {rounds}`: medians over {runs} runs of {rounds} "
-        "rounds, "
-        f"contestants interleaved with idle gaps of {1000 * GAP:.0f} ms. {facts['processor']}, {facts['cores']} cores; "
+        "Medians over several runs; in a run the contestants are interleaved, "
+        f"with idle gaps of {1000 * GAP:.0f} ms. {facts['processor']}, {facts['cores']} cores; "
         f"torch {facts['torch']}, onnxruntime {onnxruntime.__version__}. Ratios are times as fast as our int8 mode is; "
         "“limit” is what they must be on one thread.",
         "",
@@ -344,6 +346,8 @@ def markdown(rows: list[dict[str, Any]], facts: dict[str, Any], runs: int, round
         lines += [
             "",
             f"## {title}",
+            "",
+            f"{own[0]['runs']} runs of {own[0]['rounds']} rounds.",
             "",
             "| "
             + " | ".join(
@@ -382,6 +386,12 @@ def holds(row: dict[str, Any], name: str) -> bool:
     return name not in row["limits"] or row["ratios"][name] >= row["limits"][name]
 
 
+def earlier(out: Path | None) -> list[dict[str, Any]]:
+    """What was measured before: with --only, the other sections stay."""
+    file = out / "inference.json" if out else None
+    return json.loads(file.read_text())["rows"] if file and file.is_file() else []
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -394,19 +404,16 @@ def main() -> int:
     threads = [int(count) for count in arguments.threads.split(",")]
     rows: list[dict[str, Any]] = []
     runs = []
+    kept = [row for row in earlier(arguments.out) if row["kind"] not in {task.kind for task in tasks}]
     for index in range(arguments.runs):
         runs.append(one_run(tasks, threads, arguments.rounds, f"[{index + 1}/{arguments.runs}]"))
-        rows = combined(runs)
-        text = markdown(rows, describe(), index + 1, arguments.rounds)
+        rows = [*combined(runs, arguments.rounds), *kept]
+        text = markdown(rows, describe())
         if arguments.out:
             # After every run, so that an interrupted measurement leaves what it has.
             arguments.out.mkdir(parents=True, exist_ok=True)
             (arguments.out / "inference.md").write_text(text)
-            (arguments.out / "inference.json").write_text(
-                json.dumps(
-                    {"runs": index + 1, "rounds": arguments.rounds, "machine": describe(), "rows": rows}, indent=1
-                )
-            )
+            (arguments.out / "inference.json").write_text(json.dumps({"machine": describe(), "rows": rows}, indent=1))
     print(text)
     missed = [f"{row['task']} batch {row['batch']}: {name}" for row in rows for name in OTHERS if not holds(row, name)]
     if missed:
