@@ -35,3 +35,13 @@ def test_figures_stand_in_the_results() -> None:
     for method, by, *numbers in rows:
         (line,) = [row for row in demo.splitlines() if row.startswith(f"│ {method} ") and f" {by} " in row]
         assert all(number in line for number in numbers), line
+
+
+def test_inference_figures_stand_in_the_results() -> None:
+    results = (ROOT / "results/benchmarks/inference.md").read_text()
+    rows = re.findall(r"^\| (?:linear )?([^,|]+?)(?:,[^|]*)? \| (\d+) \|((?: [\d.]+ \|){5})$", TEXT, re.MULTILINE)
+    assert len(rows) == 4
+    for network, batch, numbers in rows:
+        (line,) = [line for line in results.splitlines() if line.startswith(f"| {network} | {batch} | 1 |")]
+        cells = [cell.strip() for cell in line.split("|")[4:10]]
+        assert all(number in cells for number in numbers.replace("|", " ").split()), (network, numbers, cells)

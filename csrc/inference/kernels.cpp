@@ -138,6 +138,9 @@ int32_t build_tables(const float *x, size_t count, float inverse, uint8_t *table
 
 // ---- looking up -------------------------------------------------------------------------------
 
+// Weights are read once and often from far away: asking for them so many bytes early hides the way.
+constexpr size_t AHEAD = 8192;
+
 // A byte of the weights has 4 bits of output r in its low half and 4 of output r + 32 in its high half.
 template <int N>
 BAYESBINN_INLINE void look_up_windows(
@@ -153,6 +156,7 @@ BAYESBINN_INLINE void look_up_windows(
             for (size_t b = pair; b < to && b < pair + 2; b++) {
                 const uint8_t *const w = weights + BYTES * BLOCK * b;
                 const size_t offset = offsets[b];
+                for (size_t line = 0; line < BYTES * BLOCK; line += 64) __builtin_prefetch(w + AHEAD + line);
                 Bytes lows[N][2];
                 for (int n = 0; n < N; n++) lows[n][0] = lows[n][1] = zero();
 #pragma GCC unroll 8

@@ -56,9 +56,10 @@ class MultiplyRows : public Step {
 
     void run(const Frame &frame, size_t task, std::byte *) const override {
         const size_t network = frame.network;
-        const size_t first_row = task / tile_tasks() * rows_per_task_;
+        // Some tiles of weights serve all rows before the next are fetched: weights are the larger part.
+        const size_t first_row = task % row_tasks(frame) * rows_per_task_;
         const size_t last_row = std::min(first_row + rows_per_task_, frame.batch * rows_);
-        const size_t first_tile = task % tile_tasks() * TILES_PER_TASK;
+        const size_t first_tile = task / row_tasks(frame) * TILES_PER_TASK;
         const size_t last_tile = std::min(first_tile + TILES_PER_TASK, tiles_);
         const Rows &set = (*sets_)[sets_->size() == 1 ? 0 : network];
         for (size_t tile = first_tile; tile < last_tile; tile++) {
