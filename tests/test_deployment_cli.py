@@ -17,10 +17,13 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from tests.random_graphs import GraphBuilder
 
 from bayesbinn.__main__ import main
 from bayesbinn.format import read as read_model
+from bayesbinn.format import write
 from bayesbinn.runtime import command
+from bayesbinn.runtime.inspection import inspect
 
 COLUMNS = ("length", "width", "noise")
 COUNT = 40
@@ -358,3 +361,18 @@ def test_a_reader_that_leaves_early_is_no_error(place: Path) -> None:
             check=False,
         )
     assert "Traceback" not in ended.stderr and ended.returncode != 0
+
+
+def test_copies_of_one_network_do_not_count_as_smaller(tmp_path: Path) -> None:
+    """Tensors that all networks share are stored once, and would be in float32 too."""
+    single = GraphBuilder((64,), 1, 0)
+    single.add("linear", shape=(128, 64), tensors={"weight": single.weight((128, 64))})
+    shared = GraphBuilder((64,), 5, 0)
+    shared.add("linear", shape=(128, 64), tensors={"weight": shared.weight((128, 64))})
+    own = GraphBuilder((64,), 5, 0)
+    own.add("linear", shape=(128, 64), tensors={"weight": own.weight((128, 64), own=True)})
+    facts = []
+    for index, graph in enumerate((single, shared, own)):
+        write(tmp_path / f"{index}.safetensors", graph.model())
+        facts.append(inspect(tmp_path / f"{index}.safetensors"))
+    assert [each["float32_bytes"] for each in facts] == [4 * 8192, 4 * 8192, 5 * 4 * 8192]

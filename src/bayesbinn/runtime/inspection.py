@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bayesbinn import format as model_file
+from bayesbinn.graph import Stored, own_per_network
 
 
 def inspect(path: Path) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def inspect(path: Path) -> dict[str, Any]:
         tensors = {role: model.tensors[name] for role, name in node.tensors.items()}
         weight = tensors.get("weight")
         bits = None if weight is None else 1 if weight.dtype == np.uint8 else 8 * weight.itemsize
+        own = weight is not None and own_per_network(Stored(weight.dtype.name, weight.shape), node.op, "weight")
         layers.append(
             {
                 "node": index,
@@ -28,11 +30,13 @@ def inspect(path: Path) -> dict[str, Any]:
                 "inputs": list(node.inputs),
                 "shape": list(shapes[index + 1]),
                 "weights": 0 if weight is None else prod(node.settings["shape"]),
+                "copies": model.graph.networks if own else 1,
                 "bits": bits,
                 "bytes": sum(array.nbytes for array in tensors.values()),
             }
         )
     weights = sum(layer["weights"] for layer in layers)
+    float32_bytes = sum(4 * layer["weights"] * layer["copies"] for layer in layers)
     size = path.stat().st_size
     return {
         "file": str(path),
@@ -46,8 +50,8 @@ def inspect(path: Path) -> dict[str, Any]:
         "logit_scale": model.graph.logit_scale,
         "classes": list(model.graph.classes),
         "weights": weights,
-        "float32_bytes": 4 * weights * model.graph.networks,
-        "times_smaller": 4 * weights * model.graph.networks / size,
+        "float32_bytes": float32_bytes,
+        "times_smaller": float32_bytes / size,
         "layers": layers,
     }
 
