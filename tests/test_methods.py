@@ -229,6 +229,7 @@ def _rank(rank: int, folder: str, independent: bool) -> None:
             dist.all_reduce(linear.weight.grad, op=dist.ReduceOp.SUM)
         optimizer.step()
     torch.save({"natural": optimizer.posterior().natural["w"], "drawn": drawn}, f"{folder}/{rank}.pt")
+    dist.barrier()  # a rank that leaves while the other still talks to it can abort at exit
     dist.destroy_process_group()
 
 
