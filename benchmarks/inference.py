@@ -186,7 +186,7 @@ def plain_onnx(model: ModelFile, path: Path) -> None:
     onnx.save(made, path)
 
 
-class Examples(CalibrationDataReader):  # type: ignore[misc]
+class Examples(CalibrationDataReader):
     """What static quantisation looks at to choose its scales."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -242,7 +242,7 @@ def contestants(task: Task, threads: int, folder: Path) -> dict[str, Callable[[A
 
     found: dict[str, Callable[[Any], Any]] = {}
     for mode in OURS:
-        model = Model(packed, mode, threads, backend="native")  # type: ignore[arg-type]
+        model = Model(packed, mode, threads, backend="native")
         found[mode] = lambda x, model=model: model.outputs(x)[0]
     found["torch fp32"] = by_torch(network)
     if task.kind in ("linear", "mlp"):

@@ -449,7 +449,7 @@ def outcome(path: Path, random: Random, threads: int) -> str:
 
     for activations in ("exact", "int8"):
         try:
-            model = load(path, activations, threads, backend="native")  # type: ignore[arg-type]
+            model = load(path, activations, threads, backend="native")
         except InvalidFile as error:
             if "\n" in str(error) or len(str(error)) > 1000:
                 raise ValueError("a message of one line is needed") from error

@@ -29,7 +29,7 @@ def linear_model(outputs: int, count: int, networks: int = 1, own: bool = False,
 
 
 def outputs_of(model: ModelFile, x: np.ndarray, activations: str, threads: int = 1) -> np.ndarray:
-    return Model(model, activations, threads, backend="native").outputs(x)  # type: ignore[arg-type]
+    return Model(model, activations, threads, backend="native").outputs(x)
 
 
 def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
@@ -225,7 +225,7 @@ def two_layers(networks: int = 1, **extra: object) -> GraphBuilder:
 def test_logits_probabilities_and_uncertainty_fit_together(networks: int, backend: str) -> None:
     g = two_layers(networks)
     x = g.inputs(20)
-    model = Model(g.model(logit_scale=0.3), backend=backend)  # type: ignore[arg-type]
+    model = Model(g.model(logit_scale=0.3), backend=backend)
     logits, p = model.predict(x), model.predict_proba(x)
     e = np.exp(logits.astype(np.float64))
     np.testing.assert_allclose(e / e.sum(1, keepdims=True), p, atol=1e-6)
@@ -272,7 +272,7 @@ def test_wrong_inputs_get_one_clear_line(tmp_path: Path) -> None:
         ({"backend": "gpu"}, "'native'"),
     ]:
         with pytest.raises(InvalidInput, match=text):
-            Model(two_layers().model(), **arguments)  # type: ignore[arg-type]
+            Model(two_layers().model(), **arguments)
     with pytest.raises(InvalidFile, match="no such file"):
         load(tmp_path / "none.safetensors")
 

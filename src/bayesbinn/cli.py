@@ -208,7 +208,7 @@ def pack(
     from bayesbinn.deployment import FILE_NAME, pack_run
 
     path = out or run / FILE_NAME
-    pack_run(run, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, real=real)  # type: ignore[arg-type]
+    pack_run(run, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, real=real)
     from bayesbinn.runtime.inspection import inspect
 
     facts = inspect(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -49,7 +50,7 @@ def ship(model: nn.Module, posterior: BernoulliPosterior, inputs: Tensor) -> Shi
         expected = model(inputs).argmax(1).numpy()
         one, row = inputs[:1], x[:1]
         calls: dict[str, Callable[[], Any]] = {"torch": lambda: model(one)}
-        calls |= {mode: lambda m=m: m.predict(row) for mode, m in loaded.items()}  # type: ignore[misc]
+        calls |= {mode: partial(loaded[mode].predict, row) for mode in _MODES}
         times: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(_ROUNDS):
             for name, call in calls.items():

@@ -11,7 +11,7 @@ from bayesbinn.data import Dataset
 from bayesbinn.data.normalise import WHITE
 from bayesbinn.errors import InvalidInput
 from bayesbinn.format import ModelFile
-from bayesbinn.packing import Normalisation, Real, pack
+from bayesbinn.packing import Normalisation, pack
 from bayesbinn.runs import load_trained
 
 FILE_NAME = "model.safetensors"
@@ -26,7 +26,7 @@ def pack_run(
     *,
     fit_scale: bool = True,
     data_dir: Path | None = None,
-    real: Real = "float32",
+    real: str = "float32",
     verify: bool = True,
 ) -> ModelFile:
     """Pack a run as `bayesbinn train` writes it; by default into its own folder, as ``model.safetensors``.

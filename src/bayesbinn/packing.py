@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from bayesbinn.runtime import reference
 if TYPE_CHECKING:
     from bayesbinn.calibration import BatchNormStatistics
 
-Real = Literal["float32", "float16"]
 Normalisation = tuple[Tensor, Tensor]
 
 TOLERANCE = 1e-4
@@ -48,7 +47,7 @@ def pack(
     target: tuple[float, float] | None = None,
     classes: Sequence[str] = (),
     features: Sequence[str] = (),
-    real: Real = "float32",
+    real: str = "float32",
     verify: bool = True,
 ) -> ModelFile:
     """Write a model as a file for `bayesbinn.runtime`, and return what was written.
