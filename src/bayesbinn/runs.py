@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -36,6 +33,7 @@ from bayesbinn.methods import get_method
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
+from bayesbinn.run_files import Clock, difference, explained, replacing, write_atomically
 from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches
 
 TEST_BATCH = 1000
@@ -126,15 +124,15 @@ class Run:
     def open(cls, experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Run:
         """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
         config = folder / "config.toml"
-        if config.exists() and (difference := _difference(load_experiment(str(config)), experiment)):
-            raise InvalidInput(f"{folder} holds another experiment ({difference}); choose another --out")
+        if config.exists() and (change := difference(load_experiment(str(config)), experiment)):
+            raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
         run = cls._build(experiment, folder, data_dir)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
         if not config.exists():
-            _write_atomically(config, experiment.to_toml().encode())
+            write_atomically(config, experiment.to_toml().encode())
         run._write_metrics()
         return run
 
@@ -213,14 +211,14 @@ class Run:
                 drop_single=True,
             )
             count = self.totals.batches + len(batches)
-            clock = _Clock(self.elapsed, checkpoint_seconds)
+            clock = Clock(self.elapsed, checkpoint_seconds)
 
             def before_batch(count: int = count) -> None:
                 progress = (self.epoch - 1 + self.totals.batches / count) / training.epochs
                 factor = settings.schedule.factor(self.epoch, training.epochs, progress)
                 set_learning_rates(self._optimizers(), factor)
 
-            def after_batch(count: int = count, clock: _Clock = clock) -> None:
+            def after_batch(count: int = count, clock: Clock = clock) -> None:
                 seen, classes = self.totals, self.dataset.task == "classification"
                 on_progress(Progress(self.epoch, training.epochs, seen.batches, count, seen, classification=classes))
                 stop = should_stop()
@@ -244,7 +242,7 @@ class Run:
             row = self._finish_epoch(parts.validation, parts.test, clock, is_last=self.epoch == last)
             on_progress(Progress(self.epoch - 1, training.epochs, count, count, Totals(), row))
 
-    def _finish_epoch(self, validation: Part | None, test: Part | None, clock: _Clock, is_last: bool) -> dict[str, Any]:
+    def _finish_epoch(self, validation: Part | None, test: Part | None, clock: Clock, is_last: bool) -> dict[str, Any]:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         row: dict[str, Any] = {
             "epoch": self.epoch,
@@ -314,7 +312,7 @@ class Run:
         }
         self._saved_at = time.monotonic()
         path = self.folder / "checkpoint.pt"
-        with _replacing(path) as partial:
+        with replacing(path) as partial:
             torch.save(state, partial)
 
     def _restore(self, path: Path) -> None:
@@ -334,34 +332,13 @@ class Run:
     def _write_metrics(self) -> None:
         """The file always tells what the checkpoint knows: a killed run leaves no line twice."""
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
-        _write_atomically(self.folder / "metrics.jsonl", lines.encode())
+        write_atomically(self.folder / "metrics.jsonl", lines.encode())
 
     def _write_posterior(self) -> None:
         if self.experiment.method.name != "float":
             path = self.folder / "posterior.safetensors"
-            with _explained(path):
+            with explained(path):
                 self.optimizer.posterior().save(path)  # atomic by itself
-
-
-class _Clock:
-    """Time spent on an epoch, and when the next checkpoint is due."""
-
-    def __init__(self, spent: float, interval: float) -> None:
-        self._start = time.monotonic() - spent
-        self._interval = interval
-        self._next = time.monotonic() + interval
-
-    def elapsed(self) -> float:
-        return time.monotonic() - self._start
-
-    def epoch_worth_saving(self, last_saved: float) -> bool:
-        return time.monotonic() - last_saved >= min(1.0, self._interval)
-
-    def checkpoint_due(self) -> bool:
-        if time.monotonic() < self._next:
-            return False
-        self._next = time.monotonic() + self._interval
-        return True
 
 
 def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
@@ -415,48 +392,3 @@ def _real_optimizer(parameters: list[nn.Parameter], settings: MethodSettings) ->
 
         adam.register_step_post_hook(clip)
     return adam
-
-
-def _difference(existing: Experiment, wanted: Experiment) -> str:
-    """The first setting that differs, in words; empty if none does. A tuple equals the list that TOML makes of it."""
-    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in (existing, wanted))
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
-            return f"{key} is {old.get(key)!r} there, {new.get(key)!r} here"
-    return ""
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    with _replacing(path) as partial:
-        partial.write_bytes(content)
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A path to write to. It takes the place of `path` when it is complete and on the disk, or not at all."""
-    with _explained(path) as partial:
-        yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[Path]:
-    """A failure to write `path` through its ``.partial`` neighbour leaves nothing half written, and is one line."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        yield partial
-    except (OSError, RuntimeError, SafetensorError) as error:
-        with suppress(OSError):
-            partial.unlink()
-        reason = str(error).partition("\n")[0]
-        kept = "; the previous one is untouched" if path.exists() else ""
-        raise InvalidFile(f"{path}: could not be written ({reason}){kept}") from None

@@ -1,0 +1,81 @@
+"""The files of a run: written whole or not at all, compared before a run is resumed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from bayesbinn.errors import InvalidFile
+from bayesbinn.experiments.config import Experiment
+
+
+class Clock:
+    """Time spent on an epoch, and when the next checkpoint is due."""
+
+    def __init__(self, spent: float, interval: float) -> None:
+        self._start = time.monotonic() - spent
+        self._interval = interval
+        self._next = time.monotonic() + interval
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._start
+
+    def epoch_worth_saving(self, last_saved: float) -> bool:
+        return time.monotonic() - last_saved >= min(1.0, self._interval)
+
+    def checkpoint_due(self) -> bool:
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + self._interval
+        return True
+
+
+def difference(existing: Experiment, wanted: Experiment) -> str:
+    """The first setting that differs, in words; empty if none does. A tuple equals the list that TOML makes of it."""
+    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in (existing, wanted))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            return f"{key} is {old.get(key)!r} there, {new.get(key)!r} here"
+    return ""
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    with replacing(path) as partial:
+        partial.write_bytes(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to. It takes the place of `path` when it is complete and on the disk, or not at all."""
+    with explained(path) as partial:
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[Path]:
+    """A failure to write `path` through its ``.partial`` neighbour leaves nothing half written, and is one line."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        yield partial
+    except (OSError, RuntimeError, SafetensorError) as error:
+        with suppress(OSError):
+            partial.unlink()
+        reason = str(error).partition("\n")[0]
+        kept = "; the previous one is untouched" if path.exists() else ""
+        raise InvalidFile(f"{path}: could not be written ({reason}){kept}") from None
