@@ -13,6 +13,7 @@ from bayesbinn.data.catalog import Available, available, load
 from bayesbinn.data.dataset import Dataset, Parts
 from bayesbinn.data.digits import load_digits
 from bayesbinn.data.inputs import load_inputs
+from bayesbinn.data.streams import Stream, permuted, split, stream_of
 
 __all__ = [
     "Available",
@@ -21,8 +22,12 @@ __all__ = [
     "Part",
     "Parts",
     "Split",
+    "Stream",
     "available",
     "load",
     "load_digits",
     "load_inputs",
+    "permuted",
+    "split",
+    "stream_of",
 ]
