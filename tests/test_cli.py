@@ -225,7 +225,7 @@ def test_the_reference_is_that_of_the_commands() -> None:
 
 def test_json_answers_parse(call: Call, place: Path) -> None:
     methods = json.loads(call("methods", "--json").out)
-    assert set(methods) == {"bayesbinn", "ste", "bop", "pmf", "lrnet", "float"}
+    assert set(methods) == {"bayesbinn", "bimu", "ste", "bop", "pmf", "lrnet", "float", "ewc"}
     assert methods["bayesbinn"]["defaults"]["initial_strength"] == 10.0
     presets = json.loads(call("presets", "--json").out)
     assert presets["digits"]["methods"][0] == "bayesbinn"

@@ -26,8 +26,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "pmf": ("pmf", {"lr": 1e-2, "beta_growth": 1.2, "beta_interval": 10}),
     "lrnet": ("lrnet", {"lr": 5e-2}),
     "float": ("float", {"lr": 1e-2}),
+    "ewc": ("ewc", {"lr": 1e-2}),
+    "bimu": ("bimu", {"max_lr": 0.05}),
 }
-BINARY = [case for case, (method, _) in CASES.items() if method != "float"]
+BINARY = [case for case, (method, _) in CASES.items() if METHODS[method].optimizer.binary]
 RELAXING = [case for case, (method, _) in CASES.items() if METHODS[method].optimizer.relaxes]
 
 
@@ -145,7 +147,7 @@ def test_weights_are_exactly_binary_outside_the_context(case: str, dtype: torch.
         bb.check_binary(model)
 
 
-@pytest.mark.parametrize("case", ["bayesbinn-relaxed", "pmf", "lrnet"])
+@pytest.mark.parametrize("case", ["bayesbinn-relaxed", "pmf", "lrnet", "bimu"])
 def test_training_weights_are_relaxed(case: str) -> None:
     model = network()
     optimizer = make(case, model)
@@ -205,7 +207,7 @@ def test_evaluating_never_changes_training(case: str) -> None:
     assert_same(tensors(reference), tensors(optimizer))
 
 
-@pytest.mark.parametrize("case", ["bayesbinn-relaxed", "lrnet", "pmf"])
+@pytest.mark.parametrize("case", ["bayesbinn-relaxed", "lrnet", "pmf", "bimu"])
 def test_evaluation_samples_differ_from_each_other(case: str) -> None:
     model = network()
     optimizer = make(case, model)
@@ -429,7 +431,7 @@ def test_a_shared_weight_is_one_parameter(case: str) -> None:
         with optimizer.sampled_params(train=True):
             model(batch()[0]).square().mean().backward()
         optimizer.step()
-    if case != "float":
+    if case in BINARY:
         assert bb.check_binary(model) == 64
 
 
@@ -641,6 +643,7 @@ def test_the_posterior_is_a_copy_with_the_models_mode(case: str) -> None:
         assert torch.equal(value, before[name])
 
 
-def test_full_precision_has_no_posterior() -> None:
+@pytest.mark.parametrize("case", [case for case in CASES if case not in BINARY])
+def test_full_precision_has_no_posterior(case: str) -> None:
     with pytest.raises(InvalidUse, match="full-precision"):
-        make("float", network()).posterior()
+        make(case, network()).posterior()

@@ -11,6 +11,9 @@ from bayesbinn import demo
 from bayesbinn.data import Split, load_digits
 from bayesbinn.methods import METHODS
 
+# The digits are one task: these methods have nothing to show there.
+FOR_STREAMS = {"bimu", "ewc"}
+
 
 @pytest.fixture(scope="module")
 def data() -> Split:
@@ -18,7 +21,7 @@ def data() -> Split:
 
 
 def test_every_method_competes() -> None:
-    assert {each.method for each in demo.CONTESTANTS.values()} == set(METHODS)
+    assert {each.method for each in demo.CONTESTANTS.values()} == set(METHODS) - FOR_STREAMS
     assert {"float", "ste", "bayesbinn"} <= {demo.CONTESTANTS[name].method for name in demo.SHORT}
 
 
@@ -86,7 +89,7 @@ def test_the_demo_prints_a_table_and_what_it_is_unsure_of(
 def test_the_demo_in_json_has_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     demo.run_demo(all_methods=True, as_json=True)
     reports = json.loads(capsys.readouterr().out)
-    assert {report["method"] for report in reports} == set(METHODS)
+    assert {report["method"] for report in reports} == set(METHODS) - FOR_STREAMS
     for report in reports:
         assert report["mode"].keys() == {"accuracy", "nll", "ece"}
         assert (report["mean"] is None) == (report["method"] == "float")

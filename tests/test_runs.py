@@ -32,6 +32,8 @@ POINT_MASSES = ("ste", "bop")
 SMALL = {"model.width": 0.02, "training.batch_size": 64, "training.epochs": 3}
 # Relaxed, so that the noise of every step shows in the weights.
 RELAXED = {"lr": 0.03, "temperature": 0.5, "initial_strength": 1.0}
+# Methods for streams of tasks, which the preset does not have.
+FOR_STREAMS = {"bimu": {"lr": 4.9, "max_lr": 0.5}, "ewc": {"lr": 1e-2}}
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +42,10 @@ def _one_thread() -> None:
 
 
 def digits(method: str = "bayesbinn", **changes: Any) -> Experiment:
+    if method in FOR_STREAMS:
+        base = digits("float", **changes)
+        chosen = base.method.model_copy(update={"name": method, "settings": FOR_STREAMS[method]})
+        return base.model_copy(update={"method": chosen})
     own = RELAXED if method == "bayesbinn" else {}
     return load_experiment("digits", method=method, overrides={**SMALL, **own, **changes})
 
@@ -86,7 +92,8 @@ def test_metrics_have_the_documented_keys_and_percentages(method: str, tmp_path:
     run = Run.open(digits(method), tmp_path)
     run.train()
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    sampled = set() if method in (*POINT_MASSES, "float") else {"test_accuracy_mean"}
+    binary = METHODS[method].optimizer.binary
+    sampled = {"test_accuracy_mean"} if binary and method not in POINT_MASSES else set()
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     start = run.experiment.method.settings["lr"]
     for row in rows:
@@ -98,10 +105,18 @@ def test_metrics_have_the_documented_keys_and_percentages(method: str, tmp_path:
     assert rows[-1]["train_accuracy"] > (10 if method == "lrnet" else 30), "in percent; LR-net starts slowly"
     assert rows[-1]["train_loss"] < rows[0]["train_loss"]
     assert {"config.toml", "metrics.jsonl", "checkpoint.pt"} <= {path.name for path in tmp_path.glob("*.*")}
-    assert (tmp_path / "posterior.safetensors").exists() == (method != "float")
+    assert (tmp_path / "posterior.safetensors").exists() == binary
     assert not list(tmp_path.glob("*.partial"))
     assert run.finished and load_run(tmp_path)[1] == rows
     torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+
+
+@pytest.mark.parametrize(("method", "samples"), [("bayesbinn", 1), ("bimu", 5)])
+def test_a_step_has_as_many_samples_as_the_method_asks_for(method: str, samples: int, tmp_path: Path) -> None:
+    run = Run.open(digits(method, **{"training.epochs": 1}), tmp_path)
+    run.train()
+    counters = run.optimizer.state_dict()["bayesbinn"]
+    assert counters["draws"] == samples * counters["steps"] > 0
 
 
 def test_the_validation_part_is_a_tenth_and_the_scores_are_of_whole_examples(tmp_path: Path) -> None:

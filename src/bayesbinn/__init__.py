@@ -20,8 +20,10 @@ _HOME = {
     "BernoulliPosterior": "posterior",
     "LogitScale": "posterior",
     "BayesBiNN": "methods",
+    "BiMU": "methods",
     "BinaryOptimizer": "methods",
     "Bop": "methods",
+    "EWC": "methods",
     "FloatAdam": "methods",
     "LRNet": "methods",
     "METHODS": "methods",
@@ -39,11 +41,13 @@ _HOME = {
 _MODULES = {"data", "errors", "metrics", "train"}
 
 __all__ = [
+    "EWC",
     "METHODS",
     "PMF",
     "BayesBiNN",
     "BayesbinnError",
     "BernoulliPosterior",
+    "BiMU",
     "BinaryOptimizer",
     "Bop",
     "FloatAdam",
@@ -74,9 +78,11 @@ if TYPE_CHECKING:
     from bayesbinn.calibration import calibrate, recalibrate
     from bayesbinn.errors import BayesbinnError
     from bayesbinn.methods import (
+        EWC,
         METHODS,
         PMF,
         BayesBiNN,
+        BiMU,
         BinaryOptimizer,
         Bop,
         FloatAdam,

@@ -82,11 +82,14 @@ def train(
             help="A preset (see `bayesbinn presets`), a FILE.toml, or your own table, .npz or image folder."
         ),
     ],
-    method: Annotated[str | None, typer.Option(help="bayesbinn, ste, bop, pmf, lrnet or float.")] = None,
+    method: Annotated[str | None, typer.Option(help="bayesbinn, bimu, ste, bop, pmf, lrnet, float or ewc.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the split, the start, the order and the noise.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Train for fewer epochs; the schedule is compressed.")] = None,
     stop_after: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this epoch of the unchanged schedule; resume by raising it.")
+        int | None,
+        typer.Option(
+            min=1, help="Stop after this epoch (of a stream: task) of the unchanged schedule; resume by raising it."
+        ),
     ] = None,
     data_dir: DataDir = None,
     out: Annotated[
@@ -111,23 +114,23 @@ def train(
     """
     from rich.console import Console
 
-    from bayesbinn.commands import prepare, report
+    from bayesbinn.commands import open_any, prepare, report
     from bayesbinn.display import shown, stoppable
-    from bayesbinn.runs import Run, RunStopped
+    from bayesbinn.runs import RunStopped
 
     console = Console(stderr=True, highlight=False)
     chosen = prepare(experiment, method, seed, epochs, label, changes or [], data_dir)
     for note in chosen.notes:
         console.print(note, soft_wrap=True)
-    run = Run.open(chosen.experiment, out or chosen.folder, data_dir)
+    folder = out or chosen.folder
+    run = open_any(chosen.experiment, folder, data_dir)
     if run.finished:
-        console.print(f"{run.folder} is finished; choose another --out to train again", soft_wrap=True)
-    elif run.epoch > 1 or run.totals.batches:
-        console.print(f"resuming {run.folder} in epoch {run.epoch}, after {run.totals.batches} batches", soft_wrap=True)
-    total = chosen.experiment.training.epochs
+        console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
+    elif run.where_to_resume:
+        console.print(f"resuming {folder} in {run.where_to_resume}", soft_wrap=True)
     try:
         with (
-            shown(console, chosen.experiment.method.name, total, done=run.epoch - 1) as update,
+            shown(console, chosen.experiment.method.name, run.total_epochs, done=run.epochs_done) as update,
             stoppable() as should_stop,
         ):
             run.train(
@@ -139,7 +142,7 @@ def train(
     except RunStopped as stopped:
         console.print(str(stopped), soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
-    summary = report(run.folder)
+    summary = report(folder)
     typer.echo(json.dumps(summary, indent=2) if as_json else _lines(summary))
 
 

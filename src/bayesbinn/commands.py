@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from bayesbinn import data as data_sets
 from bayesbinn import metrics
 from bayesbinn.calibration import calibrate
+from bayesbinn.continual import Learner, load_record, open_run
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment, override, preset_names, validated
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import Prediction, predict
-from bayesbinn.runs import build_model, load_run, load_trained
+from bayesbinn.runs import Run, build_model, load_run, load_trained
 from bayesbinn.sizes import Summary
 from bayesbinn.sizes import summary as summarise_model
 
@@ -130,9 +131,16 @@ def for_own_data(
     return experiment, notes
 
 
+def open_any(experiment: Experiment, folder: Path, data_dir: Path | None) -> Run | Learner:
+    """A run of one task, or of a stream of tasks; both are trained by `train`."""
+    return (Run.open if experiment.continual is None else open_run)(experiment, folder, data_dir)
+
+
 def report(folder: Path) -> dict[str, Any]:
-    """The last epoch, and the first epoch with the best validation accuracy, of a run."""
+    """The last epoch, and the first epoch with the best validation accuracy, of a run; of a stream, its metrics."""
     experiment, rows = load_run(folder)
+    if experiment.continual is not None:
+        return _report_stream(folder)
     if not rows:
         return {"run": str(folder), "epochs": 0}
     result: dict[str, Any] = {
@@ -146,6 +154,20 @@ def report(folder: Path) -> dict[str, Any]:
     if best is not None:
         result[f"best validation (epoch {best['epoch']})"] = _accuracies(best)
     return result
+
+
+def _report_stream(folder: Path) -> dict[str, Any]:
+    experiment, record = load_record(folder)
+    result: dict[str, Any] = {
+        "run": str(folder),
+        "method": experiment.method.name,
+        "tasks": f"{len(record.finished)} of {len(record.tasks)}",
+        "training seconds": sum(line["seconds"] for line in record.epochs),
+        "evaluation seconds": sum(line["evaluation_seconds"] for line in record.finished),
+    }
+    for policy, found in record.summary().items():
+        result[f"BatchNorm {policy}"] = {key: value for key, value in found.items() if value is not None}
+    return result | record.end
 
 
 def best_epoch(rows: list[dict[str, Any]]) -> dict[str, Any] | None:

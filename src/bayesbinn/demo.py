@@ -143,7 +143,7 @@ def compete(
         on_epoch=on_epoch,
     )
     seconds = time.perf_counter() - started
-    if contestant.method == "float":
+    if not optimizer.binary:
         plain = score(predict(model, None, data.test_inputs).probabilities, data.test_targets)
         report = Report(contestant.title, contestant.method, plain, None, None, None, None, None, 0, seconds)
         return Outcome(report, None, model, None)

@@ -50,7 +50,8 @@ def shown(console: Console, title: str, epochs: int, done: int = 0) -> Iterator[
 
 def row_text(row: dict[str, Any]) -> str:
     """One line of metrics for people."""
-    parts = [f"loss {row['train_loss']:.4f}"]
+    parts = [f"task {row['task']}"] if "task" in row else []
+    parts.append(f"loss {row['train_loss']:.4f}")
     for key, name in (
         ("train_accuracy", "train"),
         ("validation_accuracy", "validation"),
@@ -59,7 +60,11 @@ def row_text(row: dict[str, Any]) -> str:
     ):
         if row.get(key) is not None:
             parts.append(f"{name} {row[key]:.2f} %")
-    return "  ".join([*parts, f"flipped {100 * row['flip_ratio']:.2f} %", f"{row['seconds']:.1f} s"])
+    if "accuracy" in row:
+        parts.append(f"tasks so far {' '.join(f'{each:.1f}' for each in row['accuracy'])} %")
+    if "flip_ratio" in row:
+        parts.append(f"flipped {100 * row['flip_ratio']:.2f} %")
+    return "  ".join([*parts, f"{row['seconds']:.1f} s"])
 
 
 @contextmanager

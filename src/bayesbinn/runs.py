@@ -76,7 +76,9 @@ def build_model(experiment: Experiment, dataset: Dataset) -> nn.Sequential:
             raise InvalidInput(f"{dataset.name}: {dataset.num_classes} classes; synthetic_mlp has one output, for 2")
         return maker(prod(size), output_batchnorm=settings.output_batchnorm, width=settings.width)
     shape: dict[str, Any] = {}
-    if settings.name.endswith("_mlp"):
+    if settings.name == "continual_mlp":
+        shape = {"inputs": prod(size), "batchnorm": settings.batchnorm}
+    elif settings.name.endswith("_mlp"):
         shape = {"inputs": prod(size)}
     elif settings.name == "vgg":
         if len(size) != 3 or size[1] != size[2] or size[1] < 8:
@@ -151,7 +153,7 @@ class Run:
         check_loss(experiment, dataset)
         torch.manual_seed(experiment.training.seed)
         model = build_model(experiment, dataset)
-        optimizer, real_optimizer = _optimizers(experiment, model, dataset)
+        optimizer, real_optimizer = make_optimizers(experiment, model, dataset)
         run = cls(experiment, folder, dataset, model, optimizer, real_optimizer)
         run._remember_signs()
         checkpoint = folder / "checkpoint.pt"
@@ -162,6 +164,20 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.epoch > self.experiment.training.epochs
+
+    @property
+    def total_epochs(self) -> int:
+        return self.experiment.training.epochs
+
+    @property
+    def epochs_done(self) -> int:
+        return self.epoch - 1
+
+    @property
+    def where_to_resume(self) -> str:
+        """In words; empty at the start."""
+        begun = self.epoch > 1 or self.totals.batches
+        return f"epoch {self.epoch}, after {self.totals.batches} batches" if begun else ""
 
     # ---- training ----------------------------------------------------------------------------
 
@@ -235,7 +251,7 @@ class Run:
                 self.totals,
                 loss=LOSSES[training.loss],
                 real_optimizer=self.real_optimizer,
-                mc_samples=settings.settings.get("mc_samples", 1),
+                mc_samples=settings.settings.get("mc_samples", get_method(settings.name).defaults.get("mc_samples", 1)),
                 before_batch=before_batch,
                 after_batch=after_batch,
             )
@@ -279,7 +295,7 @@ class Run:
 
     def _accuracy_of_the_mean(self, part: Part) -> dict[str, Any]:
         samples = self.experiment.training.mean_samples
-        if samples == 0 or self.dataset.task != "classification" or self.experiment.method.name in ("float",):
+        if samples == 0 or self.dataset.task != "classification" or not self.optimizer.binary:
             return {}
         posterior = self.optimizer.posterior()
         if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()):
@@ -335,7 +351,7 @@ class Run:
         write_atomically(self.folder / "metrics.jsonl", lines.encode())
 
     def _write_posterior(self) -> None:
-        if self.experiment.method.name != "float":
+        if self.optimizer.binary:
             path = self.folder / "posterior.safetensors"
             with explained(path):
                 self.optimizer.posterior().save(path)  # atomic by itself
@@ -362,12 +378,12 @@ def load_trained(
 ) -> tuple[Experiment, Dataset, nn.Module, BernoulliPosterior | None]:
     """A run's network with its weights, its data and its posterior (None for full precision)."""
     run = Run.load(folder, data_dir)
-    posterior = None if run.experiment.method.name == "float" else run.optimizer.posterior()
+    posterior = run.optimizer.posterior() if run.optimizer.binary else None
     run.model.eval()
     return run.experiment, run.dataset, run.model, posterior
 
 
-def _optimizers(
+def make_optimizers(
     experiment: Experiment, model: nn.Module, dataset: Dataset
 ) -> tuple[BinaryOptimizer, torch.optim.Optimizer | None]:
     settings = experiment.method

@@ -53,6 +53,8 @@ class ModelSettings(_Section):
     width: Annotated[float, _POSITIVE] = 1.0
     output_batchnorm: bool = False
     """For the synthetic networks."""
+    batchnorm: bool = True
+    """For continual_mlp: whether it has BatchNorm, whose statistics tell tasks apart."""
 
 
 class TrainingSettings(_Section):
@@ -86,11 +88,30 @@ class MethodSettings(_Section):
     """The bound of real parameters (the authors clip STE's biases to ±1 with its latent weights)."""
 
 
+class ContinualSettings(_Section):
+    """A stream of tasks made of the data set, learned one after the other."""
+
+    stream: Literal["permuted", "split"] = "permuted"
+    tasks: Annotated[int, _POSITIVE] = 5
+    """How many permutations; a split has as many tasks as its classes make."""
+    classes_per_task: Annotated[int, _POSITIVE] = 2
+    """For a split."""
+    scenario: Literal["class", "domain"] = "class"
+    """For a split: one head for all classes, or for the classes of one task, whose labels then start at 0."""
+    remember: bool = True
+    """Consolidate after each task, as the method does it; false is the paper's "without prior"."""
+    samples: Annotated[int, Field(ge=0)] = 100
+    """Posterior samples behind every accuracy; 0 is the mode."""
+    rows: Literal["all", "diagonal"] = "all"
+    """What is tested after a task: all seen tasks, or the new one alone (all at the end)."""
+
+
 _SECTIONS: dict[str, type[_Section]] = {
     "data": DataSettings,
     "model": ModelSettings,
     "training": TrainingSettings,
     "method": MethodSettings,
+    "continual": ContinualSettings,
 }
 
 
@@ -102,6 +123,8 @@ class Experiment(_Section):
     model: ModelSettings
     training: TrainingSettings
     method: MethodSettings
+    continual: ContinualSettings | None = None
+    """Where there is a stream of tasks instead of one."""
 
     def to_toml(self) -> str:
         """The text of a ``config.toml``."""
@@ -211,9 +234,10 @@ def _choose_method(raw: dict[str, Any], method: str | None, source: str) -> dict
     chosen = dict(_table(offered, name, source))
     del raw["methods"]
     known = set(MethodSettings.model_fields) - {"name", "settings"}
-    training = _table(chosen, "training", source)
-    chosen.pop("training", None)
-    raw["training"] = {**_table(raw, "training", source), **training}
+    for section in ("training", "model", "continual"):
+        if section in chosen:
+            raw[section] = {**_table(raw, section, source), **_table(chosen, section, source)}
+            del chosen[section]
     raw["method"] = {
         "name": name,
         "settings": {key: value for key, value in chosen.items() if key not in known},

@@ -32,9 +32,11 @@ class Cosine(_Schedule):
     """
 
     kind: Literal["cosine"] = "cosine"
+    every_batch: bool = False
+    """Advance with every batch instead, from 1 at the first: what a run of a single epoch needs."""
 
     def factor(self, epoch: int, epochs: int, progress: float) -> float:
-        return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
+        return 0.5 * (1 + math.cos(math.pi * (progress if self.every_batch else epoch / epochs)))
 
 
 class Exponential(_Schedule):

@@ -8,9 +8,11 @@ through the torch twin.
 
 from bayesbinn.kernels.dispatch import (
     accumulate_scaled,
+    accumulate_slope,
     adam,
     bayesbinn_update,
     bayesbinn_update_from_slopes,
+    bimu_update,
     bop_update,
     first_nonfinite,
     normal,
@@ -26,15 +28,18 @@ from bayesbinn.kernels.dispatch import (
     write_training_sample,
 )
 from bayesbinn.kernels.noise import noise_key, random_bits, uniform
-from bayesbinn.kernels.twin import AdamSettings, RuleSettings
+from bayesbinn.kernels.twin import AdamSettings, BiMUSettings, RuleSettings
 
 __all__ = [
     "AdamSettings",
+    "BiMUSettings",
     "RuleSettings",
     "accumulate_scaled",
+    "accumulate_slope",
     "adam",
     "bayesbinn_update",
     "bayesbinn_update_from_slopes",
+    "bimu_update",
     "bop_update",
     "first_nonfinite",
     "noise_key",

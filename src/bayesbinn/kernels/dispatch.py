@@ -2,7 +2,7 @@
 
 Each function below is the twin's sweep over one parameter. `_kernel` makes it accept lists of
 tensors, all parameters of a group in one call, and hands the call to the native kernel of the
-same name where memory allows: float32, contiguous, on the CPU.
+same name, if there is one, where memory allows: float32, contiguous, on the CPU.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from torch import Tensor
 
 from bayesbinn.kernels import native, twin
 from bayesbinn.kernels.elementary import tanh
-from bayesbinn.kernels.twin import AdamSettings, RuleSettings
+from bayesbinn.kernels.twin import AdamSettings, BiMUSettings, RuleSettings
 
 # The twin walks through CPU tensors in pieces that stay in the cache; a GPU wants the whole tensor.
 CPU_CHUNK = 1 << 15
 
 
-def _kernel(lists: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _kernel(lists: int, has_native: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Lift a sweep over one parameter, whose first `lists` arguments belong to it, to lists of parameters."""
 
     def lift(sweep: Callable[..., None]) -> Callable[..., None]:
-        compiled = getattr(native, sweep.__name__)
+        compiled = getattr(native, sweep.__name__) if has_native else None
 
         @wraps(sweep)
         def run(*arguments: Any) -> None:
             columns, scalars = arguments[:lists], arguments[lists:]
-            if native.usable(*[x for column in columns for x in column if x is not None and type(x) is not int]):
+            tensors = [x for column in columns for x in column if x is not None and type(x) is not int]
+            if compiled is not None and native.usable(*tensors):
                 compiled(*arguments)
                 return
             for row in zip(*columns, strict=True):
                 staged = [_stage(x) for x in row]
-                if native.usable(*(x for x in staged if isinstance(x, Tensor))):
+                if compiled is not None and native.usable(*(x for x in staged if isinstance(x, Tensor))):
                     compiled(*([x] for x in staged), *scalars)
                 else:
                     with torch.no_grad():
@@ -229,6 +230,23 @@ def _natural_gradient_step(
         flat[piece] = new
         if momentum is not None and average is not None:
             momentum.view(-1)[piece] = average
+    _fill(parameter, natural, lambda x, _: twin.sign(x))
+
+
+@_kernel(lists=3, has_native=False)
+def accumulate_slope(total: Tensor, slope: Tensor, gradient: Tensor, temperature: float) -> None:
+    """total ← total + (1 − w²)/τ⊙g: ∂ℓ/∂λ by the chain rule, with 1 − w² as `write_training_sample` kept it."""
+    total, slope, gradient = total.view(-1), slope.view(-1), gradient.view(-1)
+    for piece in _pieces(total):
+        total[piece] += slope[piece] * gradient[piece] * (1 / temperature)
+
+
+@_kernel(lists=3, has_native=False)
+def bimu_update(parameter: Tensor, natural: Tensor, total: Tensor, rule: BiMUSettings) -> None:
+    """One step of BiMU on λ from the samples' ∂ℓ/∂λ added up; the parameter then holds the new mode."""
+    flat, total = natural.view(-1), total.view(-1)
+    for piece in _pieces(flat):
+        flat[piece] = twin.bimu_step(flat[piece], total[piece], rule)
     _fill(parameter, natural, lambda x, _: twin.sign(x))
 
 

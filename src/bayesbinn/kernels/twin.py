@@ -1,6 +1,6 @@
 """The update rules as pure functions on flat float32 tensors: slow, obvious, on any device.
 
-Each native kernel has its twin here and is tested against it. Symbols are the paper's: λ is
+Each native kernel has its twin here and is tested against it; BiMU has no native kernel. Symbols are the paper's: λ is
 `natural`, δ the noise, τ the temperature, α the learning rate, N the training-set size.
 """
 
@@ -46,6 +46,23 @@ class AdamSettings(NamedTuple):
     ) -> AdamSettings:
         beta1, beta2 = betas
         return cls(lr / (1 - beta1**k), beta1, beta2, (1 - beta2**k) ** -0.5, eps, weight_decay)
+
+
+class BiMUSettings(NamedTuple):
+    """The scalars of one BiMU update."""
+
+    lr: float
+    """η"""
+    max_lr: float
+    """η_max"""
+    gain: float
+    """a"""
+    curvature: float
+    """k"""
+    memory_size: float
+    """N, in steps."""
+    samples: int
+    """S, the number of Monte-Carlo samples behind the total."""
 
 
 def sign(x: Tensor) -> Tensor:
@@ -95,6 +112,17 @@ def natural_gradient_step(
     if momentum is not None:
         direction = momentum = momentum * rule.momentum + direction * (1 - rule.momentum)
     return natural - direction * rule.lr, momentum
+
+
+def bimu_step(natural: Tensor, total: Tensor, rule: BiMUSettings) -> Tensor:
+    """λ ← λ − (η·a·g + λ·c/N) / (c + 2a·g·tanh λ + 2a·|g| + 1/η_max),  c = k·(1 − tanh²λ), g = total/S.
+
+    The denominator is never below 1/η_max, because g·tanh λ + |g| ≥ 0.
+    """
+    metric = sech2(natural) * rule.curvature
+    gradient = total * (rule.gain / rule.samples)
+    damping = gradient * tanh(natural) * 2 + gradient.abs() * 2 + 1 / rule.max_lr
+    return natural - (gradient * rule.lr + natural * metric * (1 / rule.memory_size)) / (metric + damping)
 
 
 def adam_direction(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesbinn import kernels
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import InvalidInput, InvalidUse
 from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require
@@ -66,6 +67,7 @@ class BayesBiNN(BinaryOptimizer):
     """
 
     name = "bayesbinn"
+    consolidated = ("prior",)
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class BayesBiNN(BinaryOptimizer):
         init: str | BernoulliPosterior | None = None,
         initial_strength: float = 10.0,
         kl_weight: float = 1.0,
+        memory: float | None = None,
         eps: float = 1e-10,
         independent_noise: bool = False,
         seed: int | None = None,
@@ -98,6 +101,7 @@ class BayesBiNN(BinaryOptimizer):
             "temperature": temperature,
             "momentum": momentum,
             "kl_weight": kl_weight,
+            "memory": memory,
             "eps": eps,
         }
         super().__init__(params, defaults, mc_samples=mc_samples, independent_noise=independent_noise, seed=seed)
@@ -109,6 +113,8 @@ class BayesBiNN(BinaryOptimizer):
         require(group, "momentum", least=0, below=1)
         require(group, "kl_weight", least=0)
         require(group, "eps", above=0)
+        if group["memory"] is not None:
+            require(group, "memory", above=0)
         if group["eps"] * group["temperature"] < 1e-37:
             raise InvalidInput(
                 f"eps={group['eps']} times temperature={group['temperature']} vanishes in float32; raise one of them"
@@ -173,6 +179,8 @@ class BayesBiNN(BinaryOptimizer):
         kernels.write_hard_sample(members.parameters, members.state("natural"), keys, draw)
 
     def _accumulate(self, members: Members, totals: list[Tensor], draw: int) -> None:
+        if not totals:  # a group that was added since the sample
+            return
         kernels.accumulate_scaled(
             totals,
             members.state("natural"),
@@ -197,6 +205,10 @@ class BayesBiNN(BinaryOptimizer):
             momentum=beta,
         )
         parameters, naturals, priors = members.parameters, members.state("natural"), members.state("prior")
+        if group["memory"] is not None:
+            rule = rule._replace(kl_weight=group["train_set_size"] / group["memory"])
+            pairs = [_steadied(n, g, rule.eps) for n, g in zip(naturals, gradients, strict=True)]
+            gradients, priors = [list(each) for each in zip(*pairs, strict=True)]
         momenta = members.state("momentum") if beta else [None] * len(gradients)
         if draw is not None and rule.temperature >= _KEEP_SLOPES_FROM:
             slopes = self._slopes_of(members, rule.temperature)
@@ -206,9 +218,35 @@ class BayesBiNN(BinaryOptimizer):
             kernels.bayesbinn_update(parameters, naturals, gradients, momenta, priors, keys, draw, rule)
         members.mode_at = members.versions()
 
+    def set_prior(self, posterior: BernoulliPosterior | None) -> None:
+        """λ₀ from now on; None is the uniform prior. λ stays; parameters added later have the constructor's prior."""
+        if self._samples.inside is not None:
+            raise InvalidUse("set_prior inside a sampled_params block; call it after the block")
+        priors = {
+            parameter: None if posterior is None else posterior.usable_natural(name, parameter, "prior").clone()
+            for parameter, name in self._names.items()
+        }
+        for parameter, prior in priors.items():
+            self.state[parameter].pop("prior", None)
+            if prior is not None:
+                self.state[parameter]["prior"] = prior
+
+    def consolidate(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Yesterday's posterior is tomorrow's prior: λ₀ ← λ."""
+        self.set_prior(self.posterior())
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_slopes": {}, "_temperatures": {}}  # a copy has other parameters
 
     def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
         natural: Tensor = state["natural"]
         return natural
+
+
+def _steadied(natural: Tensor, gradient: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Gradient and prior with which the plain rule takes the step of `memory`: both parts of it times v(λ).
+
+    s⊙g·v(λ) is the gradient with respect to λ, and λ − λ·tanh²λ = v(λ)·λ.
+    """
+    certainty = torch.tanh(natural).square_()
+    return gradient.float() * (1 - certainty + eps), natural * certainty

@@ -13,13 +13,13 @@ samples and their averaging, gradients, exceptions, saving and resuming, refused
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from bayesbinn import kernels
@@ -40,8 +40,12 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     name: ClassVar[str]
     """How the method is called on the command line and in files."""
+    binary: ClassVar[bool] = True
+    """Whether the model's weights are -1 and +1 outside `sampled_params`; without that there is no posterior."""
     relaxes: ClassVar[bool] = True
     """Whether the training weights differ from the mode, so that they have to be written and restored."""
+    consolidated: ClassVar[tuple[str, ...]] = ()
+    """Names of the state that `consolidate` adds: of the parameter's shape, and in a saved state or not."""
 
     # torch.amp.GradScaler hands its scale and its verdict over to `step` instead of skipping it.
     _step_supports_amp_scaling = True
@@ -66,6 +70,11 @@ class BinaryOptimizer(torch.optim.Optimizer):
         self._samples = Samples()
         self._gathered: dict[int, Members] = {}
         super().__init__(self._listed(params), defaults)
+
+    @property
+    def mc_samples(self) -> int:
+        """S: how many samples a step is meant to average over."""
+        return self._mc_samples
 
     # ---- what a method defines -------------------------------------------------------------
 
@@ -100,6 +109,12 @@ class BinaryOptimizer(torch.optim.Optimizer):
     def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
         """λ = ½·log(p/(1 − p)) of a parameter."""
         raise NotImplementedError
+
+    def consolidate(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Between two tasks: make what was learned so far hard to forget. Methods without a memory do nothing.
+
+        `batches` are (inputs, targets) of the task just learned, iterated only by methods that need them.
+        """
 
     # ---- construction ----------------------------------------------------------------------
 
@@ -475,10 +490,15 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 own, state = self._names[parameter], state_dict["state"][index]
                 if canonical_name(name) != own and "param_names" in group:
                     raise InvalidInput(f"the state is of a parameter {name!r} where this optimizer has {own!r}")
-                for key, value in self.state[parameter].items():
-                    if isinstance(value, Tensor) and (key not in state or state[key].shape != value.shape):
+                expected = {k: v.shape for k, v in self.state[parameter].items() if isinstance(v, Tensor)}
+                for key in self.consolidated:
+                    expected.pop(key, None)
+                    if key in state:
+                        expected[key] = parameter.shape
+                for key, shape in expected.items():
+                    if key not in state or state[key].shape != shape:
                         found = tuple(state[key].shape) if key in state else "nothing"
-                        raise InvalidInput(f"state {key!r} of {own!r}: expected {tuple(value.shape)}, found {found}")
+                        raise InvalidInput(f"state {key!r} of {own!r}: expected {tuple(shape)}, found {found}")
                 matched[parameter] = state
         return matched
 

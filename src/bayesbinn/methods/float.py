@@ -29,6 +29,7 @@ class FloatAdam(BinaryOptimizer):
     """
 
     name = "float"
+    binary = False
     relaxes = False
 
     def __init__(

@@ -1,0 +1,15 @@
+"""Continual learning: one network, one task after the other; yesterday's posterior is today's prior.
+
+stream = data.permuted(data.load("mnist"), tasks=5, seed=1)
+learner = Learner(model, optimizer, stream, Plan(epochs=100))
+learner.train()
+learner.record.matrix("shared")       # accuracy on task j after task i
+learner.record.summary()              # average accuracy, forgetting, transfer
+"""
+
+from bayesbinn.continual.evaluation import policies_of
+from bayesbinn.continual.learner import Learner, Plan
+from bayesbinn.continual.record import Record
+from bayesbinn.continual.run import load_record, open_run, stream_for
+
+__all__ = ["Learner", "Plan", "Record", "load_record", "open_run", "policies_of", "stream_for"]

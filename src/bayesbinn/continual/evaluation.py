@@ -1,0 +1,146 @@
+"""Accuracy of one posterior on many tasks, under each BatchNorm policy.
+
+BatchNorm's running statistics are those of the last batches seen, so that they tell tasks apart. Which
+statistics a test uses is therefore part of its result:
+
+- ``shared``: the current running statistics, the last task's, for all tasks (the paper's authors).
+- ``per-task``: those stored when the task had been learned. Needs to know which task an input belongs to.
+- ``recalibrated``: those of the test batch itself, for each sampled network. Needs no labels and no task
+  identity, but a batch of inputs of one task.
+- ``none``: the network has no BatchNorm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bayesbinn import metrics
+from bayesbinn.data import Part
+from bayesbinn.errors import BayesbinnError
+from bayesbinn.packing import pack
+from bayesbinn.posterior import BernoulliPosterior, Weights
+from bayesbinn.prediction import PureNetwork, evaluating, predict
+from bayesbinn.runtime import load
+
+SHARED, PER_TASK, RECALIBRATED, NONE = "shared", "per-task", "recalibrated", "none"
+BATCH = 1000
+"""Test inputs at once, and behind the statistics of ``recalibrated``: as the authors test."""
+
+
+def policies_of(model: nn.Module) -> tuple[str, ...]:
+    """The policies that apply to a network: one training run serves all of them."""
+    return (SHARED, PER_TASK, RECALIBRATED) if _normalised(model) else (NONE,)
+
+
+def statistics_of(model: nn.Module) -> Weights:
+    """A copy of BatchNorm's running statistics, by buffer name."""
+    return {
+        f"{name}.{buffer}": getattr(layer, buffer).clone()
+        for name, layer in _normalised(model).items()
+        for buffer in ("running_mean", "running_var")
+    }
+
+
+def _normalised(model: nn.Module) -> dict[str, _BatchNorm]:
+    return {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, _BatchNorm) and layer.running_mean is not None
+    }
+
+
+class Networks:
+    """Posterior samples drawn once, to be tried on many tasks; without a posterior, the model as it is."""
+
+    def __init__(self, model: nn.Module, posterior: BernoulliPosterior | None, samples: int, seed: int) -> None:
+        self._model, self._network = model, PureNetwork(model)
+        drawn = [] if posterior is None else [posterior.draw(seed, index) for index in range(samples)]
+        self._weights: list[Weights] = drawn or [{} if posterior is None else posterior.mode()]
+
+    def accuracy(self, part: Part, policy: str, statistics: Weights | None = None) -> float:
+        """In percent, by the mean of the samples' probabilities; `statistics` are those of ``per-task``."""
+        correct = 0
+        mode = _batch_statistics(self._model) if policy == RECALIBRATED else nullcontext()
+        with evaluating(self._model), mode:
+            for x, y in part.batches(BATCH, drop_single=policy == RECALIBRATED):
+                given = statistics if policy == PER_TASK and statistics is not None else {}
+                total = sum(self._network({**weights, **given}, x).softmax(1) for weights in self._weights)
+                assert isinstance(total, Tensor)
+                correct += int((total.argmax(1) == y).sum())
+        return 100 * correct / len(part)
+
+
+@contextmanager
+def _batch_statistics(model: nn.Module) -> Iterator[None]:
+    """BatchNorm without running statistics uses those of the batch, also in eval mode."""
+    kept = [(layer, layer.running_mean, layer.running_var) for layer in _normalised(model).values()]
+    try:
+        for layer, _, _ in kept:
+            layer.running_mean = layer.running_var = None
+        yield
+    finally:
+        for layer, mean, variance in kept:
+            layer.running_mean, layer.running_var = mean, variance
+
+
+class QuickNetworks:
+    """The same samples as a packed ensemble with 8-bit activations: some three times faster, for curves.
+
+    Classes agree with the exact ones for all but a few of 10,000 digits.
+    """
+
+    def __init__(
+        self, model: nn.Module, posterior: BernoulliPosterior, samples: int, seed: int, example: Tensor
+    ) -> None:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "networks.safetensors"
+            pack(model, path, posterior=posterior, samples=samples, seed=seed, example_input=example)
+            self._ensemble = load(path, activations="int8", threads=torch.get_num_threads(), backend="native")
+
+    def accuracy(self, part: Part, policy: str, statistics: Weights | None = None) -> float:
+        """In percent; by the running statistics packed with the networks."""
+        correct = 0
+        for x, y in part.batches(BATCH):
+            outputs = torch.from_numpy(self._ensemble.outputs(x.numpy()))
+            correct += int((outputs.softmax(-1).mean(0).argmax(1) == y).sum())
+        return 100 * correct / len(part)
+
+
+def quick_networks(
+    model: nn.Module, posterior: BernoulliPosterior | None, samples: int, seed: int, example: Tensor
+) -> Networks | QuickNetworks:
+    """A packed ensemble where there are several networks and the runtime can run them; else the exact ones."""
+    if posterior is not None and samples > 1:
+        try:
+            with evaluating(model):
+                return QuickNetworks(model, posterior, samples, seed, example)
+        except BayesbinnError:
+            pass
+    return Networks(model, posterior, samples, seed)
+
+
+def unfamiliarity(
+    model: nn.Module,
+    posterior: BernoulliPosterior | None,
+    inside: Tensor,
+    outside: dict[str, Tensor],
+    samples: int,
+    seed: int,
+) -> dict[str, dict[str, float]]:
+    """AUROC of telling `outside` inputs from familiar ones by entropy and by mutual information."""
+    found: dict[str, dict[str, float]] = {}
+    familiar = predict(model, posterior, inside, samples, seed=seed, batch_size=BATCH)
+    for name, x in outside.items():
+        strange = predict(model, posterior, x, samples, seed=seed, batch_size=BATCH)
+        found[name] = {
+            score: metrics.ood_auroc(getattr(familiar, score), getattr(strange, score))
+            for score in ("entropy", "mutual_information")
+        }
+    return found

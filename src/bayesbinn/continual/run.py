@@ -1,0 +1,94 @@
+"""A continual experiment in a folder of its own.
+
+config.toml             the complete experiment
+metrics.jsonl           a line per epoch of every task; accuracies on the way are by 8-bit activations
+tasks.jsonl             a line per finished task: accuracies by policy, entropy and histogram of the weights
+result.json             forgetting and transfer, the untrained network, what the end knows of strange inputs
+checkpoint.pt           everything the next batch needs
+posterior.safetensors   q(w) as it is
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from bayesbinn import data as data_sets
+from bayesbinn.continual.learner import Learner, Plan
+from bayesbinn.continual.record import Record
+from bayesbinn.data import Stream
+from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.run_files import difference, write_atomically
+from bayesbinn.runs import build_model, check_loss, make_optimizers
+
+
+def stream_for(experiment: Experiment, data_dir: Path | None = None) -> Stream:
+    """The tasks of an experiment, made of its data set."""
+    settings = experiment.continual
+    if settings is None:
+        raise InvalidInput(f"{experiment.title}: it has no section [continual], so there is one task only")
+    dataset = data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
+    if settings.stream == "permuted":
+        return data_sets.permuted(dataset, settings.tasks, seed=experiment.training.seed)
+    return data_sets.split(dataset, settings.classes_per_task, settings.scenario)
+
+
+def open_run(experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Learner:
+    """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
+    config = folder / "config.toml"
+    if config.exists() and (change := difference(load_experiment(str(config)), experiment)):
+        raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
+    learner = _built(experiment, folder, data_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
+    if not config.exists():
+        write_atomically(config, experiment.to_toml().encode())
+    return learner
+
+
+def _built(experiment: Experiment, folder: Path, data_dir: Path | None) -> Learner:
+    stream, settings = stream_for(experiment, data_dir), experiment.continual
+    assert settings is not None
+    first = stream[0]
+    check_loss(experiment, first)
+    torch.manual_seed(experiment.training.seed)
+    model = build_model(experiment, first)
+    optimizer, real_optimizer = make_optimizers(experiment, model, first)
+    training = experiment.training
+    plan = Plan(
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        schedule=experiment.method.schedule,
+        remember=settings.remember,
+        samples=settings.samples,
+        evaluate_every=training.evaluate_every if settings.rows == "all" else 0,
+        rows=settings.rows,
+        validation=experiment.data.validation,
+        train_set_scale=experiment.method.train_set_scale,
+        seed=training.seed,
+    )
+    return Learner(model, optimizer, stream, plan, real_optimizer=real_optimizer, folder=folder)
+
+
+def load_record(folder: Path) -> tuple[Experiment, Record]:
+    """The experiment of a run and what it has measured so far, finished or not."""
+    config = folder / "config.toml"
+    if not config.is_file():
+        raise InvalidFile(f"{folder}: there is no run here (no config.toml)")
+    experiment = load_experiment(str(config))
+    if experiment.continual is None:
+        raise InvalidInput(f"{folder}: a run of one task; a continual one is needed")
+    try:
+        result = json.loads((folder / "result.json").read_text())
+        epochs, finished = (
+            [json.loads(line) for line in (folder / name).read_text().splitlines()]
+            for name in ("metrics.jsonl", "tasks.jsonl")
+        )
+        return experiment, Record(result["tasks"], epochs, finished, result["start"], result["end"])
+    except (OSError, ValueError, KeyError) as error:
+        raise InvalidFile(f"{folder}: no readable results ({error}); resuming the run writes them anew") from None

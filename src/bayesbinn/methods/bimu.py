@@ -1,0 +1,157 @@
+"""BiMU: Bernoulli distributions over binary weights that keep learning on a stream without end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesbinn import kernels
+from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State
+from bayesbinn.methods.registry import register
+from bayesbinn.methods.settings import require
+
+
+@register
+class BiMU(BinaryOptimizer):
+    r"""A Bernoulli distribution over every weight, learned from a stream with a memory of bounded length.
+
+    Cottart et al., "Active Continual Learning with Metaplastic Binary Bayesian Neural Networks"
+    (2026). q(w) has natural parameter λ and mean μ = tanh λ. One step with S samples:
+
+    .. code-block:: text
+
+        w = tanh((λ + δ)/τ),  δ = ½·log(u/(1 − u))          the relaxed sample
+        g = (1/S)·Σ (1 − w²)/τ⊙∂ℓ/∂w                        ∂ℓ/∂λ by the chain rule
+        c = k·(1 − tanh²λ)
+        λ ← λ − (η·a·g + λ·c/N) / (c + 2a·g·tanh λ + 2a·|g| + 1/η_max)
+
+    What is minimised is the negative ELBO of the examples seen, with a window: each new example
+    brings its loss, and the prior takes back one N-th of what is known. The KL divergence from
+    fair coins has the derivative λ·(1 − tanh²λ), so λ·c/N is that of KL/N, and the numerator is
+    the gradient of both terms, weighted by η·a and k.
+
+    The denominator is a curvature, so the step is of second order. 1 − tanh²λ is the Fisher
+    information of λ. With it alone the step would be λ ← (1 − 1/N)·λ − (η·a/k)·∂ℓ/∂μ: the
+    natural gradient, and evidence that fades after N steps. But then a certain weight, whose
+    information is nearly 0, would make steps without bound. 1/η_max bounds them by
+    η·η_max·a·|g|, and also slows the fading, to c·η_max/(1 + c·η_max) of its speed. A loss that
+    is linear in μ has the second derivative −2g·tanh λ. The authors add it with the other sign,
+    and 2a·|g|, so that the sum is never negative: it is 2a·|g|·(1 + |μ|) for a step towards 0 and
+    2a·|g|·(1 − |μ|) for one away from it. What a weight is certain of it gives up slowly, and but
+    for the fading no step towards 0 is longer than η/2.
+
+    Nothing here knows where a task ends: `consolidate` does nothing.
+
+    Args:
+        params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
+        lr: η. The defaults are the authors' values for one example per step.
+        max_lr: η_max.
+        gain: a, the weight of the loss.
+        curvature: k, the weight of the KL divergence.
+        memory_size: N, the length of the memory in steps.
+        temperature: τ of the relaxation.
+        initial_strength: λ starts at ± this value, by a fair coin.
+        mc_samples: S, the number of samples that ``step(closure)`` draws.
+        seed: of the noise.
+    """
+
+    name = "bimu"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 4.9,
+        *,
+        max_lr: float = 0.0023,
+        gain: float = 161.3,
+        curvature: float = 3.76,
+        memory_size: float = 1e5,
+        temperature: float = 1.0,
+        initial_strength: float = 0.1,
+        mc_samples: int = 5,
+        seed: int | None = None,
+    ) -> None:
+        self._strength = initial_strength
+        self._slopes: dict[int, Tensor] = {}
+        self._temperatures: dict[int, float] = {}
+        require({"initial_strength": initial_strength}, "initial_strength", above=0)
+        defaults = {
+            "lr": lr,
+            "max_lr": max_lr,
+            "gain": gain,
+            "curvature": curvature,
+            "memory_size": memory_size,
+            "temperature": temperature,
+        }
+        super().__init__(params, defaults, mc_samples=mc_samples, seed=seed)
+
+    def _check_settings(self, group: Group) -> None:
+        require(group, "lr", least=0)
+        require(group, "max_lr", above=0)
+        require(group, "gain", above=0)
+        require(group, "curvature", least=0)
+        require(group, "memory_size", least=1)
+        require(group, "temperature", least=1e-6)
+
+    def _start(self, parameter: Tensor, name: str, group: Group) -> State:
+        natural = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
+        key = kernels.noise_key(self._counters.seed, "init", name)
+        kernels.write_hard_sample([natural], [natural], [key], 0)  # λ = 0 is a fair coin
+        return {"natural": natural.mul_(self._strength)}
+
+    def _relax(self, members: Members, draw: int) -> None:
+        temperature = members.group["temperature"]
+        keys, slopes = self._keys(members, "train"), self._slopes_of(members)
+        kernels.write_training_sample(
+            members.parameters, members.state("natural"), slopes, keys, draw, temperature, False
+        )
+        self._temperatures[id(members.group)] = temperature
+
+    def _slopes_of(self, members: Members) -> list[Tensor]:
+        """Buffers for 1 − w² of the last sample, written anew by every sample."""
+        for parameter, natural in zip(members.parameters, members.state("natural"), strict=True):
+            kept = self._slopes.get(id(parameter))
+            if kept is None or kept.device != natural.device:
+                self._slopes[id(parameter)] = torch.empty_like(natural)
+        return [self._slopes[id(parameter)] for parameter in members.parameters]
+
+    def _harden(self, members: Members) -> None:
+        kernels.write_sign(members.parameters, members.state("natural"))
+
+    def _draw_hard(self, members: Members, draw: int) -> None:
+        keys = self._keys(members, "evaluate")
+        kernels.write_hard_sample(members.parameters, members.state("natural"), keys, draw)
+
+    def _accumulate(self, members: Members, totals: list[Tensor], draw: int) -> None:
+        gradients = [parameter.grad for parameter in members.parameters if parameter.grad is not None]
+        self._add_chained(members, totals, gradients)
+
+    def _add_chained(self, members: Members, totals: list[Tensor], gradients: list[Tensor]) -> None:
+        if totals:  # a group that was added after the sample has no members here, and no temperature
+            temperature = self._temperatures[id(members.group)]
+            kernels.accumulate_slope(totals, self._slopes_of(members), gradients, temperature)
+
+    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+        group, naturals = members.group, members.state("natural")
+        totals = gradients
+        if draw is not None:
+            totals = [torch.zeros_like(natural) for natural in naturals]
+            self._add_chained(members, totals, gradients)
+        rule = kernels.BiMUSettings(
+            lr=group["lr"],
+            max_lr=group["max_lr"],
+            gain=group["gain"],
+            curvature=group["curvature"],
+            memory_size=group["memory_size"],
+            samples=samples,
+        )
+        kernels.bimu_update(members.parameters, naturals, totals, rule)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_slopes": {}, "_temperatures": {}}  # a copy has other parameters
+
+    def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
+        natural: Tensor = state["natural"]
+        return natural
