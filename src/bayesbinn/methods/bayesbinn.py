@@ -41,6 +41,20 @@ class BayesBiNN(BinaryOptimizer):
     |λ| ≈ 9.3 there s is 1/τ again, so λ₀ − N·c/τ is a second resting point: a large α can throw
     weights into it, because the noise of s grows like cosh²λ.
 
+    **Memory.** With posterior after posterior as the prior λ only grows, and after many tasks nothing can be
+    learned any more. `memory` = M bounds it: it minimises the negative ELBO of the last M examples,
+    M·E_q[ℓ] + KL(q ‖ fair coins), by its ordinary gradient in λ. Since ∂μ/∂λ = v(λ) and
+    ∂KL/∂λ = v(λ)·λ, with everything divided by M/N:
+
+    .. code-block:: text
+
+        λ ← λ − α·v(λ)·[(N/S)·Σ s⊙g + (N/M)·λ]
+
+    That has the resting points of the natural gradient, but each weight moves in proportion to its own
+    variance v(λ): what old tasks made certain hardly moves, what is uncertain learns and, where the data
+    say nothing, fades. No task boundaries are needed, and no λ₀ is kept: κ and the prior have no part in it
+    (`prior` may still say where λ starts).
+
     Args:
         params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
         lr: α.
@@ -53,6 +67,7 @@ class BayesBiNN(BinaryOptimizer):
         init: ``"random"`` (±`initial_strength` by a fair coin), ``"sign"`` (by the sign of the
             present weights) or a posterior. Default: the prior if there is one, else "random".
         kl_weight: κ, the weight of the prior term.
+        memory: M, about how many examples are remembered; None: all, through the prior.
         eps: ε.
         independent_noise: with several data-parallel ranks, let each draw its own noise.
         seed: of the noise; drawn from torch's default generator if None.
@@ -232,8 +247,9 @@ class BayesBiNN(BinaryOptimizer):
                 self.state[parameter]["prior"] = prior
 
     def consolidate(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Yesterday's posterior is tomorrow's prior: λ₀ ← λ."""
-        self.set_prior(self.posterior())
+        """Yesterday's posterior is tomorrow's prior: λ₀ ← λ. With `memory`, λ itself is all that is kept."""
+        if all(group["memory"] is None for group in self.param_groups):
+            self.set_prior(self.posterior())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_slopes": {}, "_temperatures": {}}  # a copy has other parameters

@@ -465,6 +465,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
             raise InvalidInput(f"this is the state of {kind}; {type(self).__name__} loads the state of {self.name!r}")
         saved = self._matched(state_dict)
         super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            for key, default in self.defaults.items():
+                group.setdefault(key, default)  # a setting that is younger than the saved state
         for parameter, state in saved.items():
             # The base class casts to the parameter's dtype; λ stays float32 under bfloat16 weights.
             self.state[parameter] = {

@@ -1,0 +1,96 @@
+"""`bayesbinn` commands as real processes, to be killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# Starts `bayesbinn` as processes of their own that share the imports, which take longer than these runs.
+STARTER = """
+import json, os, resource, sys, tempfile, traceback
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+import bayesbinn.cli, bayesbinn.commands, bayesbinn.display
+from bayesbinn.__main__ import main
+from bayesbinn.experiments import load_experiment
+from bayesbinn.runs import Run
+with tempfile.TemporaryDirectory() as folder:  # torch imports much of itself at the first step
+    small = {"training.epochs": 1, "model.width": 0.01, "training.batch_size": 500}
+    Run.open(load_experiment("digits", overrides=small), Path(folder)).train()
+for line in sys.stdin:
+    request = json.loads(line)
+    if "wait" in request:
+        print(os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1]), flush=True)
+        continue
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+        continue
+    for name, number in (("out", 1), ("err", 2)):
+        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    if request["limit"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))
+    sys.argv = ["bayesbinn", *request["arguments"]]
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = stop.code
+    except BaseException:
+        traceback.print_exc()
+        code = 99
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
+"""
+
+
+class Commands:
+    """`bayesbinn` commands as processes: start, kill, wait."""
+
+    def __init__(self, logs: Path) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._starter = subprocess.Popen(
+            [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._out, self._err = logs / "out", logs / "err"
+
+    def start(self, *arguments: str, limit: int = 0) -> int:
+        request = {"arguments": arguments, "out": str(self._out), "err": str(self._err), "limit": limit}
+        return self._ask(request)
+
+    def wait(self, process: int) -> int:
+        """The exit code; negative for a signal."""
+        return self._ask({"wait": process})
+
+    def run(self, *arguments: str, limit: int = 0) -> int:
+        return self.wait(self.start(*arguments, limit=limit))
+
+    @property
+    def errors(self) -> list[str]:
+        return self._err.read_text().splitlines()
+
+    def close(self) -> None:
+        assert self._starter.stdin is not None and self._starter.stdout is not None
+        self._starter.stdin.close()
+        self._starter.wait()
+        self._starter.stdout.close()
+
+    def _ask(self, request: dict[str, Any]) -> int:
+        assert self._starter.stdin is not None and self._starter.stdout is not None
+        self._starter.stdin.write(json.dumps(request) + "\n")
+        self._starter.stdin.flush()
+        return int(self._starter.stdout.readline())
+
+
+def wait_for_a_checkpoint(folder: Path, after: float = 0.0) -> None:
+    """Until a checkpoint that is newer than `after` is there."""
+    path, deadline = folder / "checkpoint.pt", time.monotonic() + 60
+    while not path.exists() or path.stat().st_mtime_ns <= after:
+        assert time.monotonic() < deadline, "no checkpoint within a minute"
+        time.sleep(0.002)
