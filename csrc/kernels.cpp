@@ -133,6 +133,7 @@ void bayesbinn_update(const NaturalGradientSettings &set, const Arrays &x, Range
             const F natural = block(1, v);
             const F pull = block.at[4] ? natural - block(4, v) : natural;
             F direction = natural_gradient(scaled_gradient, pull, set);
+            if (set.steady) direction = direction * sech2(natural);
             if (block.at[2]) {
                 direction = averaged(block(2, v), direction, set);
                 block.set(2, v, direction);

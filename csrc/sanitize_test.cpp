@@ -70,7 +70,8 @@ uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
     Memory logits(2 * size, shift, 8, 1), firsts(2 * size, shift, 9, 0), seconds(2 * size, shift, 10, 0);
     put_special_values(natural, size);
     const AdamRule adam_rule{1e-3, 0.9, 0.999, 1.5, 1e-8, 1e-4};
-    const NaturalGradientRule rule{1e-3, temperature, 1e-10, 60000, 1, 0.9};
+    const NaturalGradientRule rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, false};
+    const NaturalGradientRule steady_rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, true};
     const auto record = [&] { p.add_to(hash); };
 
     expect(first_nonfinite(team, sizes, g.address()) == -1, "finite gradients are finite");
@@ -95,6 +96,9 @@ uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
     bayesbinn_update(team, sizes, p.address(), natural.address(), g.address(), {0}, {0}, keys, {}, rule), record();
     bayesbinn_update_from_slopes(
         team, sizes, p.address(), natural.address(), g.address(), slope.address(), momentum.address(), {0}, rule
+    ), record();
+    bayesbinn_update_from_slopes(
+        team, sizes, p.address(), natural.address(), g.address(), slope.address(), {0}, {0}, steady_rule
     ), record();
     natural.add_to(hash), momentum.add_to(hash);
     adam(team, sizes, prior.address(), g.address(), momentum.address(), second.address(), adam_rule);

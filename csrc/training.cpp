@@ -171,6 +171,7 @@ void natural_gradient_sweep(
     const NaturalGradientSettings set{
         scale,
         scaled,
+        rule.steady,
         (float)rule.lr,
         (float)rule.data_weight,
         (float)rule.kl_weight,

@@ -200,12 +200,11 @@ class TestSameAsTwin:
     @pytest.mark.parametrize("with_momentum", [False, True])
     @pytest.mark.parametrize("with_prior", [False, True])
     @pytest.mark.parametrize("draw", [DRAW, None])
+    @pytest.mark.parametrize("steady", [False, True])
     def test_bayesbinn_update(
-        self, temperature: float, with_momentum: bool, with_prior: bool, draw: int | None
+        self, temperature: float, with_momentum: bool, with_prior: bool, draw: int | None, steady: bool
     ) -> None:
-        rule = twin.RuleSettings(
-            lr=0.013, temperature=temperature, eps=1e-10, data_weight=60000 / 7, kl_weight=0.3, momentum=0.9
-        )
+        rule = twin.RuleSettings(0.013, temperature, 1e-10, 60000 / 7, kl_weight=0.3, momentum=0.9, steady=steady)
 
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             p, natural, g = filled(size, shifted), naturals(size, shifted=shifted), values(size, 2, shifted=shifted)
@@ -248,9 +247,10 @@ class TestSameAsTwin:
 
     @pytest.mark.parametrize("temperature", TEMPERATURES)
     @pytest.mark.parametrize("with_momentum", [False, True])
-    def test_update_from_slopes(self, temperature: float, with_momentum: bool) -> None:
+    @pytest.mark.parametrize("steady", [False, True])
+    def test_update_from_slopes(self, temperature: float, with_momentum: bool, steady: bool) -> None:
         """The same bits as the update that draws the noise again."""
-        rule = twin.RuleSettings(0.013, temperature, 1e-10, 60000 / 7, 0.3, 0.9 if with_momentum else 0.0)
+        rule = twin.RuleSettings(0.013, temperature, 1e-10, 60000 / 7, 0.3, 0.9 if with_momentum else 0.0, steady)
 
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             states = []

@@ -255,6 +255,8 @@ BAYESBINN_INLINE void add_pairs_of(const uint32_t *weights, size_t words, const 
     F sums[N][VECTORS] = {};
     for (size_t word = 0; word < words; word++) {
         U bits[VECTORS];
+        const uint8_t *const ahead = (const uint8_t *)(weights + PAIR_TILE * word) + AHEAD;
+        for (size_t line = 0; line < sizeof bits; line += 64) __builtin_prefetch(ahead + line);
         memcpy(bits, weights + PAIR_TILE * word, sizeof bits);
         for (size_t j = 0; j < WORD / 2; j++) {
 #pragma GCC unroll 2

@@ -26,6 +26,8 @@ class RuleSettings(NamedTuple):
     """N/S: training-set size over the number of Monte-Carlo samples."""
     kl_weight: float
     momentum: float
+    steady: bool = False
+    """Whether the step is in proportion to v(λ), the weight's own variance: the gradient in λ, not the natural one."""
 
 
 class AdamSettings(NamedTuple):
@@ -109,6 +111,8 @@ def natural_gradient_step(
     """λ ← λ − α·m,  m ← β·m + (1 − β)·[(N/S)·Σ s⊙g + κ·(λ − λ₀)]; returns (λ, m)."""
     pull = natural if prior is None else natural - prior
     direction = scaled_gradient * rule.data_weight + pull * rule.kl_weight
+    if rule.steady:
+        direction = direction * sech2(natural)
     if momentum is not None:
         direction = momentum = momentum * rule.momentum + direction * (1 - rule.momentum)
     return natural - direction * rule.lr, momentum

@@ -221,9 +221,8 @@ class BayesBiNN(BinaryOptimizer):
         )
         parameters, naturals, priors = members.parameters, members.state("natural"), members.state("prior")
         if group["memory"] is not None:
-            rule = rule._replace(kl_weight=group["train_set_size"] / group["memory"])
-            pairs = [_steadied(n, g, rule.eps) for n, g in zip(naturals, gradients, strict=True)]
-            gradients, priors = [list(each) for each in zip(*pairs, strict=True)]
+            rule = rule._replace(kl_weight=group["train_set_size"] / group["memory"], steady=True)
+            priors = [None] * len(gradients)
         momenta = members.state("momentum") if beta else [None] * len(gradients)
         if draw is not None and rule.temperature >= _KEEP_SLOPES_FROM:
             slopes = self._slopes_of(members, rule.temperature)
@@ -257,12 +256,3 @@ class BayesBiNN(BinaryOptimizer):
     def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
         natural: Tensor = state["natural"]
         return natural
-
-
-def _steadied(natural: Tensor, gradient: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Gradient and prior with which the plain rule takes the step of `memory`: both parts of it times v(λ).
-
-    s⊙g·v(λ) is the gradient with respect to λ, and λ − λ·tanh²λ = v(λ)·λ.
-    """
-    certainty = torch.tanh(natural).square_()
-    return gradient.float() * (1 - certainty + eps), natural * certainty
