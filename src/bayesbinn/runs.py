@@ -142,6 +142,8 @@ class Run:
     def load(cls, folder: Path, data_dir: Path | None = None) -> Run:
         """A run as its last checkpoint has it. Nothing is written, so that a run under way can be looked at."""
         experiment, _ = load_run(folder)
+        if experiment.continual is not None:
+            raise InvalidInput(f"{folder}: a stream of tasks; use bayesbinn.continual.open_run")
         run = cls._build(experiment, folder, data_dir)
         if not run.rows:
             raise InvalidInput(f"{folder}: no epoch is finished yet; train first")
@@ -376,7 +378,14 @@ def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
 def load_trained(
     folder: Path, data_dir: Path | None = None
 ) -> tuple[Experiment, Dataset, nn.Module, BernoulliPosterior | None]:
-    """A run's network with its weights, its data and its posterior (None for full precision)."""
+    """A run's network with its weights, its data and its posterior (None for full precision).
+
+    Of a stream of tasks: the network as it is now, and the data of the task learned last.
+    """
+    if load_run(folder)[0].continual is not None:
+        from bayesbinn.continual import load_learned
+
+        return load_learned(folder, data_dir)
     run = Run.load(folder, data_dir)
     posterior = run.optimizer.posterior() if run.optimizer.binary else None
     run.model.eval()

@@ -14,13 +14,15 @@ import json
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from bayesbinn import data as data_sets
 from bayesbinn.continual.learner import Learner, Plan
 from bayesbinn.continual.record import Record
-from bayesbinn.data import Stream
+from bayesbinn.data import Dataset, Stream
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.run_files import difference, write_atomically
 from bayesbinn.runs import build_model, check_loss, make_optimizers
 
@@ -73,6 +75,19 @@ def _built(experiment: Experiment, folder: Path, data_dir: Path | None) -> Learn
         seed=training.seed,
     )
     return Learner(model, optimizer, stream, plan, real_optimizer=real_optimizer, folder=folder)
+
+
+def load_learned(
+    folder: Path, data_dir: Path | None = None
+) -> tuple[Experiment, Dataset, nn.Module, BernoulliPosterior | None]:
+    """The network of a run, its posterior (None for full precision), and the data of the task learned last."""
+    experiment, record = load_record(folder)
+    if not record.finished:
+        raise InvalidInput(f"{folder}: no task is learned yet; train first")
+    learner = _built(experiment, folder, data_dir)
+    posterior = learner.optimizer.posterior() if learner.optimizer.binary else None
+    learner.model.eval()
+    return experiment, learner.stream[len(record.finished) - 1], learner.model, posterior
 
 
 def load_record(folder: Path) -> tuple[Experiment, Record]:
