@@ -256,7 +256,9 @@ def reproduce(
     stop_after: Annotated[
         int | None, typer.Option(min=1, help="Stop every run after this epoch of the unchanged schedule.")
     ] = None,
-    methods: Annotated[str | None, typer.Option(help="Comma-separated methods; default: all of the table.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Comma-separated methods of a table or of figure-continual; default: all.")
+    ] = None,
     width: Annotated[float | None, typer.Option(help="Width factor of the networks, for small machines.")] = None,
     train_missing: Annotated[
         bool, typer.Option("--train/--no-train", help="Run what is missing, or show only what is there.")

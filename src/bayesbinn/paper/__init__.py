@@ -8,6 +8,9 @@ from pathlib import Path
 from bayesbinn.errors import InvalidInput, nearest
 from bayesbinn.paper.cells import Budget
 from bayesbinn.paper.comparison import reproduce_table
+from bayesbinn.paper.continual import reproduce_continual
+from bayesbinn.paper.continual_posteriors import reproduce_posteriors
+from bayesbinn.paper.continual_stream import reproduce_stream
 from bayesbinn.paper.curves import reproduce_curves
 from bayesbinn.paper.functions import reproduce_functions
 from bayesbinn.paper.moons import reproduce_moons
@@ -21,10 +24,17 @@ _FIGURES: dict[str, tuple[str, Callable[[str, Budget, Path], Iterator[str]]]] = 
     "figure-moons": ("Two moons: class probabilities by STE, the mode and the mean.", reproduce_moons),
     "figure-snelson": ("Snelson's regression: mean ± 2 std, mode and STE.", reproduce_snelson),
     "figure-curves": ("Training curves over the authors' own.", reproduce_curves),
+    "figure-posteriors": ("Permuted MNIST: the distribution over the weights after each task.", reproduce_posteriors),
+    "figure-stream": ("A hundred tasks: the newest, all of them at the end, and the weights.", reproduce_stream),
 }
 
+_COMPARISONS: dict[str, tuple[str, Callable[[str, str | None, Budget, Path], Iterator[str]]]] = {
+    "figure-continual": ("Permuted MNIST: accuracy on every task while later ones are learned.", reproduce_continual),
+}
+"""Figures whose methods can be chosen."""
+
 NAMES: dict[str, str] = {name: (make.__doc__ or "").strip() for name, make in TABLES.items()}
-NAMES |= {name: title for name, (title, _) in _FIGURES.items()}
+NAMES |= {name: title for name, (title, _) in [*_FIGURES.items(), *_COMPARISONS.items()]}
 """What can be reproduced, with a line about each."""
 
 
@@ -51,7 +61,7 @@ def reproduce(
         name: one of `NAMES`, or ``"list"``.
         seeds: seeds per cell, counted from the preset's.
         epochs: epochs per run, with the schedule compressed; None: the paper's.
-        methods: comma-separated methods of a table; None: all of the paper's.
+        methods: comma-separated methods of a table or of figure-continual; None: all of the paper's.
         width: width factor of the networks.
         runs: the folder of the runs.
         out: the folder of tables and figures.
@@ -69,6 +79,8 @@ def reproduce(
     budget = Budget(seeds, epochs, width, runs, data_dir, stop_after, train)
     if name in TABLES:
         return reproduce_table(name, TABLES[name](methods), budget, out)
+    if name in _COMPARISONS:
+        return _COMPARISONS[name][1](name, methods, budget, out)
     if methods is not None:
         raise InvalidInput(f"--methods {methods}: {name} shows fixed methods; leave it out")
     return _FIGURES[name][1](name, budget, out)
