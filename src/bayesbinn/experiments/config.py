@@ -69,6 +69,10 @@ class TrainingSettings(_Section):
     """Posterior samples behind `test_accuracy_mean`; 0 leaves it out."""
     evaluate_every: Annotated[int, _POSITIVE] = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
+    independent_noise: bool = False
+    """Data-parallel ranks draw noise of their own, for the methods that draw weights."""
+    sync_batchnorm: bool = False
+    """BatchNorm of data-parallel ranks sees the whole batch; on GPUs only."""
 
 
 class MethodSettings(_Section):
@@ -167,7 +171,7 @@ def validated(raw: dict[str, Any], source: str) -> Experiment:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
         raise InvalidInput(f"{source}: {_first_problem(error)}") from None
-    from bayesbinn.methods import get_method
+    from bayesbinn.methods import METHODS, get_method
 
     method = get_method(experiment.method.name)
     allowed = [name for name in method.settings if name not in _PROVIDED]
@@ -177,6 +181,12 @@ def validated(raw: dict[str, Any], source: str) -> Experiment:
     missing = [k for k in allowed if k not in method.defaults and k not in experiment.method.settings]
     if missing:
         raise InvalidInput(f"{source}: method {method.name!r} needs {missing[0]!r}; add --set {missing[0]}=VALUE")
+    if experiment.training.independent_noise and "independent_noise" not in method.settings:
+        able = ", ".join(name for name, each in METHODS.items() if "independent_noise" in each.settings)
+        raise InvalidInput(
+            f"{source}: training.independent_noise is for methods that draw their weights ({able}); leave it out "
+            f"with {method.name!r}"
+        )
     _try_settings(experiment.method, source)
     return experiment
 
@@ -185,11 +195,12 @@ def _try_settings(settings: MethodSettings, source: str) -> None:
     """Build the optimizer for a single weight: it knows which values it takes."""
     import torch
 
-    from bayesbinn.methods import get_method
+    from bayesbinn.methods import get_method, ranks
 
     try:
         weight = [("weight", torch.nn.Parameter(torch.ones(1, 1)))]
-        get_method(settings.name).create(weight, train_set_size=2, seed=0, **settings.settings)
+        with ranks.alone():
+            get_method(settings.name).create(weight, train_set_size=2, seed=0, **settings.settings)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidInput(f"{source}: method {settings.name!r}: {reason}") from None
