@@ -132,8 +132,8 @@ void bayesbinn_update(const NaturalGradientSettings &set, const Arrays &x, Range
         const auto step = [&](int v, F scaled_gradient) __attribute__((always_inline)) {
             const F natural = block(1, v);
             const F pull = block.at[4] ? natural - block(4, v) : natural;
-            F direction = natural_gradient(scaled_gradient, pull, set);
-            if (set.steady) direction = direction * sech2(natural);
+            F direction = set.steady ? steady_gradient(scaled_gradient, pull, sech2(natural), set)
+                                     : natural_gradient(scaled_gradient, pull, set);
             if (block.at[2]) {
                 direction = averaged(block(2, v), direction, set);
                 block.set(2, v, direction);

@@ -45,7 +45,7 @@ struct ScaleSettings {
 struct NaturalGradientSettings {
     ScaleSettings scale;
     bool scaled;  // the gradients are Σ s⊙g already
-    bool steady;  // the step is in proportion to v(λ)
+    bool steady;  // steps are in proportion to v(λ)
     float lr, data_weight, kl_weight, momentum, one_minus_momentum;
 };
 

@@ -8,6 +8,8 @@
 namespace bayesbinn {
 namespace {
 
+constexpr float FADING = 0.05f;  // φ
+
 BAYESBINN_INLINE F sign(F x) { return select(x >= 0.0f, broadcast(1.0f), broadcast(-1.0f)); }
 
 // w = tanh((λ + δ)/τ)
@@ -28,6 +30,11 @@ BAYESBINN_INLINE F gradient_scale(F natural, F slope, const ScaleSettings &set) 
 // (N/S)·Σ s⊙g + κ·(λ − λ₀), where pull = λ − λ₀
 BAYESBINN_INLINE F natural_gradient(F scaled_gradient, F pull, const NaturalGradientSettings &set) {
     return scaled_gradient * set.data_weight + pull * set.kl_weight;
+}
+
+// v·(N/S)·Σ s⊙g + (v + φ)·κ·(λ − λ₀), where v = v(λ): what is certain hardly moves, but fades a little
+BAYESBINN_INLINE F steady_gradient(F scaled_gradient, F pull, F variance, const NaturalGradientSettings &set) {
+    return scaled_gradient * set.data_weight * variance + pull * set.kl_weight * (variance + FADING);
 }
 
 // m ← β·m + (1 − β)·direction

@@ -22,7 +22,7 @@ struct Team {
 
 struct NaturalGradientRule {
     double lr, temperature, eps, data_weight, kl_weight, momentum;
-    bool steady;  // the step is in proportion to v(λ), the weight's own variance
+    bool steady;  // steps are in proportion to v(λ), the weight's own variance
 };
 
 struct AdamRule {

@@ -15,6 +15,10 @@ from bayesbinn.kernels.elementary import half_logit, sech2, sqrt, tanh
 from bayesbinn.kernels.noise import uniform
 
 
+FADING = 0.05
+"""φ: how fast a steady rule lets a certain weight fade, beside an uncertain one."""
+
+
 class RuleSettings(NamedTuple):
     """The scalars of one BayesBiNN update, the same for all parameters of a group."""
 
@@ -27,7 +31,7 @@ class RuleSettings(NamedTuple):
     kl_weight: float
     momentum: float
     steady: bool = False
-    """Whether the step is in proportion to v(λ), the weight's own variance: the gradient in λ, not the natural one."""
+    """Whether steps are in proportion to v(λ), the weight's own variance: the gradient in λ, not the natural one."""
 
 
 class AdamSettings(NamedTuple):
@@ -108,11 +112,16 @@ def scale_from_slope(natural: Tensor, slope: Tensor, temperature: float, eps: fl
 def natural_gradient_step(
     natural: Tensor, scaled_gradient: Tensor, momentum: Tensor | None, prior: Tensor | None, rule: RuleSettings
 ) -> tuple[Tensor, Tensor | None]:
-    """λ ← λ − α·m,  m ← β·m + (1 − β)·[(N/S)·Σ s⊙g + κ·(λ − λ₀)]; returns (λ, m)."""
+    """λ ← λ − α·m,  m ← β·m + (1 − β)·[(N/S)·Σ s⊙g + κ·(λ − λ₀)]; returns (λ, m).
+
+    A steady rule has v(λ)·(N/S)·Σ s⊙g + (v(λ) + φ)·κ·(λ − λ₀) in the brackets.
+    """
     pull = natural if prior is None else natural - prior
-    direction = scaled_gradient * rule.data_weight + pull * rule.kl_weight
     if rule.steady:
-        direction = direction * sech2(natural)
+        variance = sech2(natural)
+        direction = scaled_gradient * rule.data_weight * variance + pull * rule.kl_weight * (variance + FADING)
+    else:
+        direction = scaled_gradient * rule.data_weight + pull * rule.kl_weight
     if momentum is not None:
         direction = momentum = momentum * rule.momentum + direction * (1 - rule.momentum)
     return natural - direction * rule.lr, momentum

@@ -42,18 +42,18 @@ class BayesBiNN(BinaryOptimizer):
     weights into it, because the noise of s grows like cosh²λ.
 
     **Memory.** With posterior after posterior as the prior λ only grows, and after many tasks nothing can be
-    learned any more. `memory` = M bounds it: it minimises the negative ELBO of the last M examples,
-    M·E_q[ℓ] + KL(q ‖ fair coins), by its ordinary gradient in λ. Since ∂μ/∂λ = v(λ) and
-    ∂KL/∂λ = v(λ)·λ, with everything divided by M/N:
+    learned any more. `memory` = M bounds it: it minimises the negative ELBO of some M examples with a
+    weak penalty on λ itself, M·E_q[ℓ] + KL(q ‖ fair coins) + φ/2·Σλ², by its ordinary gradient in λ. Since
+    ∂μ/∂λ = v(λ) and ∂KL/∂λ = v(λ)·λ, with everything divided by M/N:
 
     .. code-block:: text
 
-        λ ← λ − α·v(λ)·[(N/S)·Σ s⊙g + (N/M)·λ]
+        λ ← λ − α·[v(λ)·(N/S)·Σ s⊙g + (v(λ) + φ)·(N/M)·λ],    φ = 0.05
 
-    That has the resting points of the natural gradient, but each weight moves in proportion to its own
-    variance v(λ): what old tasks made certain hardly moves, what is uncertain learns and, where the data
-    say nothing, fades. No task boundaries are needed, and no λ₀ is kept: κ and the prior have no part in it
-    (`prior` may still say where λ starts).
+    Each weight moves in proportion to its own variance v(λ): what old tasks made certain hardly moves,
+    what is uncertain learns and, where the data say nothing, fades. Without φ a weight that became
+    certain could never come back: over 100 tasks nine tenths of all weights saturated. No task boundaries
+    are needed, and no λ₀ is kept: κ and the prior have no part in it (`prior` may still say where λ starts).
 
     Args:
         params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
