@@ -47,11 +47,18 @@ PLAIN: list[dict[str, Any]] = [
 BIMU = [{"lr": 4.9, "gain": 1613.0, "max_lr": 0.023, "memory_size": 1e3}]
 # For the paper's five tasks of 100 epochs, tried with a tenth of the epochs at ten times the rate.
 FIVE = [
-    {"memory": 1e6, "lr": lr, "temperature": 1.0, "initial_strength": 1.5, "schedule": "cosine"}
-    for lr in (3.3e-4, 1e-3)
+    {"memory": memory, "lr": lr, "temperature": 1.0, "initial_strength": 1.5, "schedule": "cosine", "batchnorm": norm}
+    for memory, lr, norm in (
+        (1e6, 1e-3, False),
+        (1e6, 3.3e-4, False),
+        (1e6, 1e-3, True),
+        (1e7, 3.3e-4, False),
+        (1e7, 1e-3, False),
+    )
 ]
 EWC = [
-    {"lr": 3e-4, "strength": strength, "schedule": "cosine", "batchnorm": True} for strength in (10.0, 100.0, 1000.0)
+    {"lr": 3e-4, "strength": strength, "schedule": "cosine", "batchnorm": True}
+    for strength in (1.0, 10.0, 100.0, 1000.0)
 ]
 GRIDS = {
     "with memory": ("bayesbinn", MEMORY),
