@@ -119,7 +119,7 @@ def flips(posterior: BernoulliPosterior) -> float:
     return different / sum(value.numel() for value in first.values())
 
 
-def ratio(many: Any, one: Any, x: Any, rounds: int = 21) -> tuple[float, float]:
+def ratio(many: Any, one: Any, x: Any, rounds: int = 61) -> tuple[float, float]:
     """Time of the ensemble over that of one network, in interleaved rounds: of the fastest, and the median ratio."""
     seconds: dict[int, list[float]] = {0: [], 1: []}
     for _ in range(rounds):
