@@ -128,11 +128,12 @@ void accumulate_scaled(const ScaleSettings &set, const Arrays &x, Range range) {
 
 void bayesbinn_update(const NaturalGradientSettings &set, const Arrays &x, Range range) {
     const NoiseStream noise(x.key, set.scale.draw);
+    const F zero = broadcast(0.0f);
     each_block<6, 7>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
         const auto step = [&](int v, F scaled_gradient) __attribute__((always_inline)) {
             const F natural = block(1, v);
-            const F pull = block.at[4] ? natural - block(4, v) : natural;
-            F direction = set.steady ? steady_gradient(scaled_gradient, pull, sech2(natural), set)
+            const F pull = block.at[4] ? natural - block(4, v) : set.steady ? zero : natural;
+            F direction = set.steady ? steady_gradient(scaled_gradient, pull, natural, sech2(natural), set)
                                      : natural_gradient(scaled_gradient, pull, set);
             if (block.at[2]) {
                 direction = averaged(block(2, v), direction, set);

@@ -46,7 +46,7 @@ struct NaturalGradientSettings {
     ScaleSettings scale;
     bool scaled;  // the gradients are Σ s⊙g already
     bool steady;  // steps are in proportion to v(λ)
-    float lr, data_weight, kl_weight, momentum, one_minus_momentum;
+    float lr, data_weight, kl_weight, momentum, one_minus_momentum, relaxation;
 };
 
 struct AdamSettings {

@@ -35,18 +35,20 @@ void bind(nb::module_ &m, const char *name, Result (*function)(Team, Arguments..
 void bayesbinn_update_spread(
     Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &naturals, const Addresses &gradients,
     const Addresses &momenta, const Addresses &priors, const Keys &keys, std::optional<uint64_t> draw, double lr,
-    double temperature, double eps, double data_weight, double kl_weight, double momentum, bool steady
+    double temperature, double eps, double data_weight, double kl_weight, double momentum, bool steady,
+    double relaxation
 ) {
-    const NaturalGradientRule rule{lr, temperature, eps, data_weight, kl_weight, momentum, steady};
+    const NaturalGradientRule rule{lr, temperature, eps, data_weight, kl_weight, momentum, steady, relaxation};
     bayesbinn_update(team, sizes, parameters, naturals, gradients, momenta, priors, keys, draw, rule);
 }
 
 void bayesbinn_update_from_slopes_spread(
     Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &naturals, const Addresses &gradients,
     const Addresses &slopes, const Addresses &momenta, const Addresses &priors, double lr, double temperature,
-    double eps, double data_weight, double kl_weight, double momentum, bool steady
+    double eps, double data_weight, double kl_weight, double momentum, bool steady,
+    double relaxation
 ) {
-    const NaturalGradientRule rule{lr, temperature, eps, data_weight, kl_weight, momentum, steady};
+    const NaturalGradientRule rule{lr, temperature, eps, data_weight, kl_weight, momentum, steady, relaxation};
     bayesbinn_update_from_slopes(team, sizes, parameters, naturals, gradients, slopes, momenta, priors, rule);
 }
 

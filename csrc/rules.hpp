@@ -32,9 +32,10 @@ BAYESBINN_INLINE F natural_gradient(F scaled_gradient, F pull, const NaturalGrad
     return scaled_gradient * set.data_weight + pull * set.kl_weight;
 }
 
-// v·(N/S)·Σ s⊙g + (v + φ)·κ·(λ − λ₀), where v = v(λ): what is certain hardly moves, but fades a little
-BAYESBINN_INLINE F steady_gradient(F scaled_gradient, F pull, F variance, const NaturalGradientSettings &set) {
-    return scaled_gradient * set.data_weight * variance + pull * set.kl_weight * (variance + FADING);
+// v·[(N/S)·Σ s⊙g + κ·(λ − λ₀)] + (v + φ)·ρ·λ, where v = v(λ): what is certain hardly moves, but fades a little
+BAYESBINN_INLINE F
+steady_gradient(F scaled_gradient, F pull, F natural, F variance, const NaturalGradientSettings &set) {
+    return natural_gradient(scaled_gradient, pull, set) * variance + natural * set.relaxation * (variance + FADING);
 }
 
 // m ← β·m + (1 − β)·direction

@@ -70,8 +70,8 @@ uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
     Memory logits(2 * size, shift, 8, 1), firsts(2 * size, shift, 9, 0), seconds(2 * size, shift, 10, 0);
     put_special_values(natural, size);
     const AdamRule adam_rule{1e-3, 0.9, 0.999, 1.5, 1e-8, 1e-4};
-    const NaturalGradientRule rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, false};
-    const NaturalGradientRule steady_rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, true};
+    const NaturalGradientRule rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, false, 0};
+    const NaturalGradientRule steady_rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, true, 0.3};
     const auto record = [&] { p.add_to(hash); };
 
     expect(first_nonfinite(team, sizes, g.address()) == -1, "finite gradients are finite");

@@ -177,6 +177,7 @@ void natural_gradient_sweep(
         (float)rule.kl_weight,
         (float)rule.momentum,
         (float)(1 - rule.momentum),
+        (float)rule.relaxation,
     };
     sweep(sizes, team.threads, [&](size_t i, Range range) { team.kernels.bayesbinn_update(set, all[i], range); });
 }

@@ -23,6 +23,7 @@ struct Team {
 struct NaturalGradientRule {
     double lr, temperature, eps, data_weight, kl_weight, momentum;
     bool steady;  // steps are in proportion to v(λ), the weight's own variance
+    double relaxation;  // ρ, of a steady rule
 };
 
 struct AdamRule {

@@ -204,7 +204,9 @@ class TestSameAsTwin:
     def test_bayesbinn_update(
         self, temperature: float, with_momentum: bool, with_prior: bool, draw: int | None, steady: bool
     ) -> None:
-        rule = twin.RuleSettings(0.013, temperature, 1e-10, 60000 / 7, kl_weight=0.3, momentum=0.9, steady=steady)
+        rule = twin.RuleSettings(
+            0.013, temperature, 1e-10, 60000 / 7, kl_weight=0.3, momentum=0.9, steady=steady, relaxation=0.2
+        )
 
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             p, natural, g = filled(size, shifted), naturals(size, shifted=shifted), values(size, 2, shifted=shifted)
@@ -250,7 +252,7 @@ class TestSameAsTwin:
     @pytest.mark.parametrize("steady", [False, True])
     def test_update_from_slopes(self, temperature: float, with_momentum: bool, steady: bool) -> None:
         """The same bits as the update that draws the noise again."""
-        rule = twin.RuleSettings(0.013, temperature, 1e-10, 60000 / 7, 0.3, 0.9 if with_momentum else 0.0, steady)
+        rule = twin.RuleSettings(0.013, temperature, 1e-10, 60000 / 7, 0.3, 0.9 if with_momentum else 0.0, steady, 0.2)
 
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             states = []

@@ -99,16 +99,24 @@ def test_nothing_saturates_however_long_the_evidence_lasts() -> None:
         for _ in range(150):
             grown, kept = stepped(one, plain, slopes), stepped(other, bounded, slopes)
         one.consolidate(nn.Module(), [])
-        other.consolidate(nn.Module(), [])
     assert float(grown.median()) > 4, "posterior upon posterior"
     assert 0.7 < float(kept.median()) < 2, "below −M·c = 2"
 
 
-def test_memory_keeps_no_prior_and_a_plain_state_can_be_given_one() -> None:
+def test_a_prior_pulls_in_proportion_to_the_variance() -> None:
+    parameter, start = weights(0.5, -1.5)
+    with_prior, without = with_memory(parameter, start, kl_weight=0.8), with_memory(parameter, start)
+    prior = bb.BernoulliPosterior({"w": torch.tensor([1.0, 1.0])})
+    with_prior.set_prior(prior)
+    slopes = torch.tensor([0.3, -0.2])
+    pulled, free = stepped(with_prior, parameter, slopes), stepped(without, parameter, slopes)
+    natural = start.natural["w"]
+    expected = -LR * 0.8 * (1 - torch.tanh(natural) ** 2) * (natural - prior.natural["w"])
+    assert torch.allclose(pulled - free, expected, atol=1e-6)
+
+
+def test_a_state_that_is_older_than_the_setting_is_loaded() -> None:
     parameter, start = weights(0.5, -0.5)
-    optimizer = with_memory(parameter, start)
-    optimizer.consolidate(nn.Module(), [])
-    assert "prior" not in optimizer.state[parameter]
     plain = with_memory(parameter, start, memory=None)
     saved = plain.state_dict()
     del saved["param_groups"][0]["memory"]  # as a version without the setting saved it

@@ -14,7 +14,6 @@ from torch import Tensor
 from bayesbinn.kernels.elementary import half_logit, sech2, sqrt, tanh
 from bayesbinn.kernels.noise import uniform
 
-
 FADING = 0.05
 """φ: how fast a steady rule lets a certain weight fade, beside an uncertain one."""
 
@@ -32,6 +31,8 @@ class RuleSettings(NamedTuple):
     momentum: float
     steady: bool = False
     """Whether steps are in proportion to v(λ), the weight's own variance: the gradient in λ, not the natural one."""
+    relaxation: float = 0.0
+    """ρ, with which a steady rule lets λ fade."""
 
 
 class AdamSettings(NamedTuple):
@@ -114,14 +115,14 @@ def natural_gradient_step(
 ) -> tuple[Tensor, Tensor | None]:
     """λ ← λ − α·m,  m ← β·m + (1 − β)·[(N/S)·Σ s⊙g + κ·(λ − λ₀)]; returns (λ, m).
 
-    A steady rule has v(λ)·(N/S)·Σ s⊙g + (v(λ) + φ)·κ·(λ − λ₀) in the brackets.
+    A steady rule has v(λ)·[(N/S)·Σ s⊙g + κ·(λ − λ₀)] + (v(λ) + φ)·ρ·λ, where κ counts only if there is a prior.
     """
-    pull = natural if prior is None else natural - prior
+    coins = torch.zeros_like(natural) if rule.steady else natural  # ρ stands for the uniform prior of a steady rule
+    pull = coins if prior is None else natural - prior
+    direction = scaled_gradient * rule.data_weight + pull * rule.kl_weight
     if rule.steady:
         variance = sech2(natural)
-        direction = scaled_gradient * rule.data_weight * variance + pull * rule.kl_weight * (variance + FADING)
-    else:
-        direction = scaled_gradient * rule.data_weight + pull * rule.kl_weight
+        direction = direction * variance + natural * rule.relaxation * (variance + FADING)
     if momentum is not None:
         direction = momentum = momentum * rule.momentum + direction * (1 - rule.momentum)
     return natural - direction * rule.lr, momentum

@@ -53,7 +53,8 @@ class BayesBiNN(BinaryOptimizer):
     Each weight moves in proportion to its own variance v(λ): what old tasks made certain hardly moves,
     what is uncertain learns and, where the data say nothing, fades. Without φ a weight that became
     certain could never come back: over 100 tasks nine tenths of all weights saturated. No task boundaries
-    are needed, and no λ₀ is kept: κ and the prior have no part in it (`prior` may still say where λ starts).
+    are needed. Where there is a prior (tasks of many epochs), κ·KL(q ‖ prior) counts too, and adds
+    v(λ)·κ·(λ − λ₀) to the step.
 
     Args:
         params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
@@ -221,8 +222,7 @@ class BayesBiNN(BinaryOptimizer):
         )
         parameters, naturals, priors = members.parameters, members.state("natural"), members.state("prior")
         if group["memory"] is not None:
-            rule = rule._replace(kl_weight=group["train_set_size"] / group["memory"], steady=True)
-            priors = [None] * len(gradients)
+            rule = rule._replace(steady=True, relaxation=group["train_set_size"] / group["memory"])
         momenta = members.state("momentum") if beta else [None] * len(gradients)
         if draw is not None and rule.temperature >= _KEEP_SLOPES_FROM:
             slopes = self._slopes_of(members, rule.temperature)
@@ -246,9 +246,8 @@ class BayesBiNN(BinaryOptimizer):
                 self.state[parameter]["prior"] = prior
 
     def consolidate(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Yesterday's posterior is tomorrow's prior: λ₀ ← λ. With `memory`, λ itself is all that is kept."""
-        if all(group["memory"] is None for group in self.param_groups):
-            self.set_prior(self.posterior())
+        """Yesterday's posterior is tomorrow's prior: λ₀ ← λ."""
+        self.set_prior(self.posterior())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_slopes": {}, "_temperatures": {}}  # a copy has other parameters
