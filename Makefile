@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
+# Tests run side by side, one thread each: two cores take half the time.
+JOBS ?= 2
 SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(wildcard csrc/*)
 
 .PHONY: help demo test check test-slow format bench bench-inference sanitize fuzz clean
@@ -37,7 +39,7 @@ check:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -n $(JOBS) --dist worksteal
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ for line in sys.stdin:
     if request["limit"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))
     sys.argv = ["bayesbinn", *request["arguments"]]
+    os.environ.update(request["environment"])
     try:
         code = main()
     except SystemExit as stop:
@@ -58,11 +60,23 @@ class Commands:
         self._starter = subprocess.Popen(
             [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        self._out, self._err = logs / "out", logs / "err"
+        self._logs = logs
 
-    def start(self, *arguments: str, limit: int = 0) -> int:
-        request = {"arguments": arguments, "out": str(self._out), "err": str(self._err), "limit": limit}
+    def start(
+        self, *arguments: str, limit: int = 0, environment: dict[str, str] | None = None, log: str = "err"
+    ) -> int:
+        files = {"out": str(self._logs / f"{log}.out"), "err": str(self._logs / log)}
+        request = {"arguments": arguments, **files, "limit": limit, "environment": environment or {}}
         return self._ask(request)
+
+    def start_ranks(self, count: int, *arguments: str) -> list[int]:
+        """As torchrun does; rank r writes its errors to the log ``rank-r``."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        places = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+        return [self.start(*arguments, environment=place, log=f"rank-{place['RANK']}") for place in places]
 
     def wait(self, process: int) -> int:
         """The exit code; negative for a signal."""
@@ -73,7 +87,10 @@ class Commands:
 
     @property
     def errors(self) -> list[str]:
-        return self._err.read_text().splitlines()
+        return self.log("err")
+
+    def log(self, name: str) -> list[str]:
+        return (self._logs / name).read_text().splitlines()
 
     def close(self) -> None:
         assert self._starter.stdin is not None and self._starter.stdout is not None

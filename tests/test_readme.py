@@ -45,3 +45,18 @@ def test_inference_figures_stand_in_the_results() -> None:
         (line,) = [line for line in results.splitlines() if line.startswith(f"| {network} | {batch} | 1 |")]
         cells = [cell.strip() for cell in line.split("|")[4:10]]
         assert all(number in cells for number in numbers.replace("|", " ").split()), (network, numbers, cells)
+
+
+def test_figures_of_continual_learning_stand_in_the_results() -> None:
+    rows = re.findall(r"^\| ([^|]+?) \| (shared|recalibrated|none) \|((?: [\d. ±]+ \|)+)$", TEXT, re.MULTILINE)
+    assert len(rows) >= 5
+    results = [
+        [cell.strip() for cell in line.split("|")]
+        for name in ("figure-continual", "figure-stream")
+        for line in (ROOT / f"results/paper/{name}.md").read_text().splitlines()
+    ]
+    for variant, policy, numbers in rows:
+        found = [cells for cells in results if cells[1:3] == [variant, policy]]
+        assert found, (variant, policy)
+        for number in numbers.strip(" |").split(" | "):
+            assert any(number in cells for cells in found), (variant, policy, number)

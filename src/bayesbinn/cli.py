@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from bayesbinn.errors import InvalidInput
 from bayesbinn.runtime import command as runtime_command
+from bayesbinn.sweep_cli import app as sweep_app
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells give it."""
@@ -105,45 +106,65 @@ def train(
     checkpoint_minutes: Annotated[
         float, typer.Option(min=0, help="Minutes between two checkpoints inside an epoch.")
     ] = 3.0,
+    independent_noise: Annotated[
+        bool, typer.Option("--independent-noise", help="Under torchrun: every rank draws its own noise.")
+    ] = False,
+    sync_batchnorm: Annotated[
+        bool, typer.Option("--sync-batchnorm", help="Under torchrun on GPUs: BatchNorm sees the batch of all ranks.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Under torchrun: seconds after which a silent rank counts as lost.")
+    ] = 300.0,
     as_json: Json = False,
 ) -> None:
     """Train a binary network; a killed or interrupted run resumes where it was.
 
     Examples: `bayesbinn train digits`, `bayesbinn train mnist --method ste --epochs 20`,
     `bayesbinn train my.csv --label species`.
+
+    Several processes divide every batch: `torchrun --nproc-per-node 2 -m bayesbinn train mnist`. A run can be
+    resumed by another number of them.
     """
     from rich.console import Console
 
     from bayesbinn.commands import open_any, prepare, report
     from bayesbinn.display import shown, stoppable
+    from bayesbinn.distributed import session
+    from bayesbinn.methods import ranks
     from bayesbinn.runs import RunStopped
 
-    console = Console(stderr=True, highlight=False)
-    chosen = prepare(experiment, method, seed, epochs, label, changes or [], data_dir)
-    for note in chosen.notes:
-        console.print(note, soft_wrap=True)
-    folder = out or chosen.folder
-    run = open_any(chosen.experiment, folder, data_dir)
-    if run.finished:
-        console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
-    elif run.where_to_resume:
-        console.print(f"resuming {folder} in {run.where_to_resume}", soft_wrap=True)
-    try:
-        with (
-            shown(console, chosen.experiment.method.name, run.total_epochs, done=run.epochs_done) as update,
-            stoppable() as should_stop,
-        ):
-            run.train(
-                stop_after=stop_after,
-                checkpoint_seconds=60 * checkpoint_minutes,
-                on_progress=update,
-                should_stop=should_stop,
-            )
-    except RunStopped as stopped:
-        console.print(str(stopped), soft_wrap=True)
-        raise typer.Exit(INTERRUPTED) from None
-    summary = report(folder)
-    typer.echo(json.dumps(summary, indent=2) if as_json else _lines(summary))
+    wanted = list(changes or [])
+    wanted += ["training.independent_noise=true"] if independent_noise else []
+    wanted += ["training.sync_batchnorm=true"] if sync_batchnorm else []
+    with session(timeout):
+        first = ranks.rank() == 0
+        console = Console(stderr=True, highlight=False, quiet=not first)
+        chosen = ranks.decided(lambda: prepare(experiment, method, seed, epochs, label, wanted, data_dir))
+        for note in chosen.notes:
+            console.print(note, soft_wrap=True)
+        folder = out or chosen.folder
+        run = open_any(chosen.experiment, folder, data_dir)
+        if run.finished:
+            console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
+        elif run.where_to_resume:
+            console.print(f"resuming {folder} in {run.where_to_resume}", soft_wrap=True)
+        try:
+            with (
+                shown(console, chosen.experiment.method.name, run.total_epochs, done=run.epochs_done) as update,
+                stoppable() as should_stop,
+            ):
+                run.train(
+                    stop_after=stop_after,
+                    checkpoint_seconds=60 * checkpoint_minutes,
+                    on_progress=update,
+                    should_stop=should_stop,
+                )
+        except RunStopped as stopped:
+            console.print(str(stopped), soft_wrap=True)
+            raise typer.Exit(INTERRUPTED) from None
+    if first:
+        summary = report(folder)
+        typer.echo(json.dumps(summary, indent=2) if as_json else _lines(summary))
 
 
 @app.command()
@@ -265,6 +286,9 @@ def reproduce(
     ] = True,
     runs: Annotated[Path, typer.Option(help="Where runs are kept; finished ones are reused.")] = Path("runs"),
     out: Annotated[Path, typer.Option(help="Where tables and figures are written.")] = Path("results/paper"),
+    workers: Annotated[
+        int, typer.Option(min=1, help="Missing runs at once, each in a process of its own, for tables and curves.")
+    ] = 1,
     data_dir: DataDir = None,
 ) -> None:
     """Reproduce a table or figure of the paper, next to the paper's own numbers."""
@@ -281,8 +305,12 @@ def reproduce(
         data_dir=data_dir,
         stop_after=stop_after,
         train=train_missing,
+        workers=workers,
     ):
         typer.echo(line)
+
+
+app.add_typer(sweep_app, name="sweep")
 
 
 @app.command()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,20 @@ def reference() -> str:
     group: Any = typer.main.get_command(app)
     root = group.make_context("bayesbinn", [], resilient_parsing=True, terminal_width=WIDTH, max_content_width=WIDTH)
     sections = [INTRODUCTION, _block("bayesbinn --help", group.get_help(root))]
+    return "\n".join([*sections, *_sections(group, root)])
+
+
+def _sections(group: Any, parent: Any) -> Iterator[str]:
+    """A heading and a block per command; the commands of a group follow it."""
     for name, command in group.commands.items():
         context = command.make_context(
-            name, [], parent=root, resilient_parsing=True, terminal_width=WIDTH, max_content_width=WIDTH
+            name, [], parent=parent, resilient_parsing=True, terminal_width=WIDTH, max_content_width=WIDTH
         )
-        sections += [f"## {name}\n", _block(f"bayesbinn {name} --help", command.get_help(context))]
-    return "\n".join(sections)
+        path = context.command_path
+        yield f"## {path.removeprefix('bayesbinn ')}\n"
+        yield _block(f"{path} --help", command.get_help(context))
+        if hasattr(command, "commands"):
+            yield from _sections(command, context)
 
 
 def _block(command: str, text: str) -> str:

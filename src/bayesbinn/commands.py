@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from bayesbinn import data as data_sets
-from bayesbinn import metrics
+from bayesbinn import distributed, metrics
 from bayesbinn.calibration import calibrate
 from bayesbinn.continual import Learner, load_record, open_run
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment, override, preset_names, validated
+from bayesbinn.methods import ranks
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import Prediction, predict
 from bayesbinn.runs import Run, build_model, load_run, load_trained
@@ -133,6 +134,8 @@ def for_own_data(
 
 def open_any(experiment: Experiment, folder: Path, data_dir: Path | None) -> Run | Learner:
     """A run of one task, or of a stream of tasks; both are trained by `train`."""
+    world = ranks.world()
+    ranks.decided(lambda: distributed.check(experiment, world))
     return (Run.open if experiment.continual is None else open_run)(experiment, folder, data_dir)
 
 

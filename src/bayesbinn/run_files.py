@@ -9,10 +9,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 
-from bayesbinn.errors import InvalidFile
-from bayesbinn.experiments.config import Experiment
+from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.experiments.config import Experiment, load_experiment
 
 
 class Clock:
@@ -43,6 +44,32 @@ def difference(existing: Experiment, wanted: Experiment) -> str:
         if old.get(key) != new.get(key):
             return f"{key} is {old.get(key)!r} there, {new.get(key)!r} here"
     return ""
+
+
+def refuse_another(experiment: Experiment, folder: Path) -> None:
+    """Whether a folder is free or holds this very experiment."""
+    config = folder / "config.toml"
+    if config.exists() and (change := difference(load_experiment(str(config)), experiment)):
+        raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
+
+
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """What a run has saved; None if it has not."""
+    if not path.exists():
+        return None
+    with resuming(path):
+        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        return state
+
+
+@contextmanager
+def resuming(path: Path) -> Iterator[None]:
+    """A checkpoint that is damaged or does not fit is one line."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidFile(f"{path}: cannot be resumed ({reason}); delete it to start again") from error
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

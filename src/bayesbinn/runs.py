@@ -13,6 +13,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
@@ -23,17 +24,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbinn import data as data_sets
-from bayesbinn import models
+from bayesbinn import distributed, models
 from bayesbinn.binary import split_parameters
 from bayesbinn.curves import Curves
 from bayesbinn.data import Dataset, Part
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, MethodSettings, load_experiment
-from bayesbinn.methods import get_method
+from bayesbinn.methods import get_method, ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
-from bayesbinn.run_files import Clock, difference, explained, replacing, write_atomically
+from bayesbinn.run_files import (
+    Clock,
+    explained,
+    read_checkpoint,
+    refuse_another,
+    replacing,
+    resuming,
+    write_atomically,
+)
 from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches
 
 TEST_BATCH = 1000
@@ -119,23 +128,17 @@ class Run:
     _saved_at: float = -math.inf
     signs: list[Tensor] = field(default_factory=list)
     """The signs of the binary weights at the start of the epoch."""
+    _replica: nn.Module | None = None
+    """The model as data-parallel ranks train it."""
 
     # ---- opening -----------------------------------------------------------------------------
 
     @classmethod
     def open(cls, experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Run:
         """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-        config = folder / "config.toml"
-        if config.exists() and (change := difference(load_experiment(str(config)), experiment)):
-            raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
+        ranks.decided(lambda: refuse_another(experiment, folder))
         run = cls._build(experiment, folder, data_dir)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
-        if not config.exists():
-            write_atomically(config, experiment.to_toml().encode())
-        run._write_metrics()
+        ranks.decided(run._begin)
         return run
 
     @classmethod
@@ -154,13 +157,11 @@ class Run:
         dataset = data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
         check_loss(experiment, dataset)
         torch.manual_seed(experiment.training.seed)
-        model = build_model(experiment, dataset)
+        model = distributed.prepared(build_model(experiment, dataset), experiment.training.sync_batchnorm)
         optimizer, real_optimizer = make_optimizers(experiment, model, dataset)
         run = cls(experiment, folder, dataset, model, optimizer, real_optimizer)
         run._remember_signs()
-        checkpoint = folder / "checkpoint.pt"
-        if checkpoint.exists():
-            run._restore(checkpoint)
+        run._restore(folder / "checkpoint.pt")
         return run
 
     @property
@@ -200,10 +201,10 @@ class Run:
             raise InvalidInput(f"stop_after={stop_after}: it must be 1 or more")
         last = min(self.experiment.training.epochs, stop_after or self.experiment.training.epochs)
         if self.epoch <= last:
-            with Curves(self.folder, self.epoch) as curves:
+            with Curves(self.folder, self.epoch) if ranks.rank() == 0 else nullcontext() as curves:
 
                 def tell(progress: Progress) -> None:
-                    if progress.row is not None:
+                    if progress.row is not None and curves is not None:
                         curves.add(progress.row)
                     on_progress(progress)
 
@@ -219,6 +220,8 @@ class Run:
     ) -> None:
         training, settings = self.experiment.training, self.experiment.method
         parts = self.dataset.split(self.experiment.data.validation, training.seed)
+        if self._replica is None:
+            self._replica = distributed.replicated(self.model, self.optimizer, self.real_optimizer)
         while self.epoch <= last:
             batches = parts.train.batches(
                 training.batch_size,
@@ -227,6 +230,7 @@ class Run:
                 start=self.totals.batches,
                 augment=self.experiment.data.augment,
                 drop_single=True,
+                shard=(ranks.rank(), ranks.world()),
             )
             count = self.totals.batches + len(batches)
             clock = Clock(self.elapsed, checkpoint_seconds)
@@ -235,25 +239,28 @@ class Run:
                 progress = (self.epoch - 1 + self.totals.batches / count) / training.epochs
                 factor = settings.schedule.factor(self.epoch, training.epochs, progress)
                 set_learning_rates(self._optimizers(), factor)
+                distributed.separate_dropout(training.seed, self.epoch, self.totals.batches)
 
             def after_batch(count: int = count, clock: Clock = clock) -> None:
                 seen, classes = self.totals, self.dataset.task == "classification"
                 on_progress(Progress(self.epoch, training.epochs, seen.batches, count, seen, classification=classes))
-                stop = should_stop()
-                if stop or clock.checkpoint_due():
+                # Ctrl-C reaches the ranks in different batches, and their clocks differ.
+                stop, save = ranks.summed([should_stop(), ranks.rank() == 0 and clock.checkpoint_due()])
+                if stop or save:
                     self.elapsed = clock.elapsed()
-                    self._save()
+                    self._save(distributed.total_of(self.totals))
                 if stop:
                     raise RunStopped(f"stopped in epoch {self.epoch}; the same command resumes {self.folder}")
 
             train_batches(
-                self.model,
+                self._replica,
                 self.optimizer,
                 batches,
                 self.totals,
                 loss=LOSSES[training.loss],
                 real_optimizer=self.real_optimizer,
                 mc_samples=settings.settings.get("mc_samples", get_method(settings.name).defaults.get("mc_samples", 1)),
+                sizes=batches.sizes,
                 before_batch=before_batch,
                 after_batch=after_batch,
             )
@@ -262,16 +269,18 @@ class Run:
 
     def _finish_epoch(self, validation: Part | None, test: Part | None, clock: Clock, is_last: bool) -> dict[str, Any]:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        totals = distributed.total_of(self.totals)
         row: dict[str, Any] = {
             "epoch": self.epoch,
             "lr": self.optimizer.param_groups[0]["lr"],
-            "train_loss": self.totals.mean_loss,
-            "train_accuracy": self.totals.accuracy if self.dataset.task == "classification" else None,
+            "train_loss": totals.mean_loss,
+            "train_accuracy": totals.accuracy if self.dataset.task == "classification" else None,
             "validation_accuracy": None,
             "test_accuracy": None,
             "flip_ratio": flips(self.signs, parameters),
         }
         if is_last or self.epoch % self.experiment.training.evaluate_every == 0:
+            distributed.share_buffers(self.model)
             if validation is not None:
                 row["validation_accuracy"] = self._accuracy(validation)
             if test is not None:
@@ -283,7 +292,7 @@ class Run:
         self._remember_signs()
         # The toy problems have thousands of epochs, each far shorter than a second: not every one is worth a file.
         if is_last or clock.epoch_worth_saving(self._saved_at):
-            self._save()
+            self._save(self.totals)
             self._write_metrics()
         return row
 
@@ -292,7 +301,8 @@ class Run:
         if self.dataset.task != "classification":
             return None
         self.model.eval()
-        correct = sum(correct_predictions(self.model(x), y) for x, y in part.batches(TEST_BATCH))
+        own = distributed.own_batches(part, TEST_BATCH)
+        (correct,) = ranks.summed([sum(correct_predictions(self.model(x), y) for x, y in own)])
         return 100 * correct / len(part)
 
     def _accuracy_of_the_mean(self, part: Part) -> dict[str, Any]:
@@ -302,9 +312,10 @@ class Run:
         posterior = self.optimizer.posterior()
         if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()):
             return {}  # a point mass: every sample is the mode
-        seed, correct = self.experiment.training.seed, 0
-        for x, y in part.batches(TEST_BATCH):
-            correct += int((predict(self.model, posterior, x, samples=samples, seed=seed).classes == y).sum())
+        seed, right = self.experiment.training.seed, 0
+        for x, y in distributed.own_batches(part, TEST_BATCH):
+            right += int((predict(self.model, posterior, x, samples=samples, seed=seed).classes == y).sum())
+        (correct,) = ranks.summed([right])
         return {"test_accuracy_mean": 100 * correct / len(part)}
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
@@ -316,10 +327,22 @@ class Run:
 
     # ---- files -------------------------------------------------------------------------------
 
-    def _save(self) -> None:
+    def _begin(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidFile(f"{self.folder}: the folder of the run cannot be made ({error.strerror})") from None
+        config = self.folder / "config.toml"
+        if not config.exists():
+            write_atomically(config, self.experiment.to_toml().encode())
+        self._write_metrics()
+
+    def _save(self, totals: Totals) -> None:
+        if ranks.rank():
+            return
         state = {
             "epoch": self.epoch,
-            "totals": asdict(self.totals),
+            "totals": asdict(totals),
             "elapsed": self.elapsed,
             "rows": self.rows,
             "signs": self.signs,
@@ -334,26 +357,28 @@ class Run:
             torch.save(state, partial)
 
     def _restore(self, path: Path) -> None:
-        try:
-            state = torch.load(path, weights_only=True)
+        state = ranks.decided(lambda: read_checkpoint(path))
+        if state is None:
+            return
+        with resuming(path):
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             if self.real_optimizer is not None:
                 self.real_optimizer.load_state_dict(state["real_optimizer"])
             self.epoch, self.elapsed, self.rows = state["epoch"], state["elapsed"], state["rows"]
-            self.totals, self.signs = Totals(**state["totals"]), state["signs"]
+            self.totals = distributed.part_of(Totals(**state["totals"]))
+            self.signs = [sign.to(distributed.device()) for sign in state["signs"]]
             torch.set_rng_state(state["random"])
-        except Exception as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InvalidFile(f"{path}: cannot be resumed ({reason}); delete it to start again") from error
 
     def _write_metrics(self) -> None:
         """The file always tells what the checkpoint knows: a killed run leaves no line twice."""
+        if ranks.rank():
+            return
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
         write_atomically(self.folder / "metrics.jsonl", lines.encode())
 
     def _write_posterior(self) -> None:
-        if self.optimizer.binary:
+        if self.optimizer.binary and ranks.rank() == 0:
             path = self.folder / "posterior.safetensors"
             with explained(path):
                 self.optimizer.posterior().save(path)  # atomic by itself
@@ -399,8 +424,9 @@ def make_optimizers(
     binary, real = split_parameters(model, biases=settings.binary_biases)
     count = len(dataset.train_inputs)
     size = (count - int(experiment.data.validation * count)) * settings.train_set_scale  # the paper's N
+    noise = {"independent_noise": True} if experiment.training.independent_noise else {}
     optimizer = get_method(settings.name).create(
-        binary, train_set_size=int(size), seed=experiment.training.seed, **settings.settings
+        binary, train_set_size=int(size), seed=experiment.training.seed, **settings.settings, **noise
     )
     return optimizer, _real_optimizer([p for _, p in real], settings) if real else None
 

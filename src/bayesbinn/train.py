@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbinn.errors import InvalidInput
+from bayesbinn.methods import ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -56,12 +58,21 @@ def train_batches(
     loss: Loss = F.cross_entropy,
     real_optimizer: torch.optim.Optimizer | None = None,
     mc_samples: int = 1,
+    sizes: Iterable[int] | None = None,
     before_batch: Callable[[], None] = lambda: None,
     after_batch: Callable[[], None] = lambda: None,
 ) -> None:
-    """Train on batches one after the other, adding to `totals`. The callbacks see every batch pass by."""
+    """Train on batches one after the other, adding to `totals`. The callbacks see every batch pass by.
+
+    Data-parallel ranks pass their shares, and in `sizes` how many examples each batch has over all ranks: the
+    mean of their gradients is then that over the batch, also where the shares differ. A batch that every rank
+    has as a whole is counted by rank 0.
+    """
     model.train()
-    for x, y in batches:
+    device = next(model.parameters()).device
+    for (x, y), size in zip(batches, repeat(None) if sizes is None else sizes, strict=False):
+        x, y = x.to(device), y.to(device)
+        weight = None if size is None or len(x) == size else len(x) * ranks.world() / size
         before_batch()
         if real_optimizer is not None:
             real_optimizer.zero_grad()
@@ -69,14 +80,15 @@ def train_batches(
             with optimizer.sampled_params(train=True):
                 output = model(x)
                 value = loss(output, y)
-                value.backward()
+                (value if weight is None else value * weight).backward()
         optimizer.step()
         if real_optimizer is not None:
             _average_gradients(real_optimizer, mc_samples)
             real_optimizer.step()
-        totals.loss += value.item() * len(x)
-        totals.correct += correct_predictions(output, y)
-        totals.seen += len(x)
+        if weight is not None or ranks.rank() == 0:
+            totals.loss += value.item() * len(x)
+            totals.correct += correct_predictions(output, y)
+            totals.seen += len(x)
         totals.batches += 1
         after_batch()
 

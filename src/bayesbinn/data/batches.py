@@ -30,6 +30,19 @@ def generator_of(seed: int, epoch: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0]))
 
 
+def share_of(count: int, rank: int, world: int) -> slice:
+    """The part of `count` examples that one of `world` ranks takes: contiguous, and two examples or more.
+
+    If there are not two for each, everybody takes all: BatchNorm has no statistics of a single example.
+
+    >>> share_of(5, 0, 2), share_of(5, 1, 2), share_of(3, 1, 2)
+    (slice(0, 2, None), slice(2, 5, None), slice(0, 3, None))
+    """
+    if count < 2 * world:
+        return slice(0, count)
+    return slice(count * rank // world, count * (rank + 1) // world)
+
+
 class Part:
     """Some examples of a data set: the ones to train on, to validate on or to test on.
 
@@ -67,15 +80,17 @@ class Part:
         start: int = 0,
         augment: bool = False,
         drop_single: bool = False,
+        shard: tuple[int, int] = (0, 1),
     ) -> Batches:
         """Pairs of (inputs, targets), normalised, the last one possibly smaller.
 
         With a `seed` the order is a random one of this `epoch`, without it the order of the data.
         `augment` crops and mirrors at random where the data set allows it (photographs, not digits),
         and only with a seed. `start` skips that many batches at no cost. `drop_single` leaves out a
-        last batch of one example, of which BatchNorm has no statistics.
+        last batch of one example, of which BatchNorm has no statistics. `shard` = (rank, world) gives
+        of every batch the share of one rank (`share_of`).
         """
-        return Batches(self, batch_size, seed, epoch, start, augment, drop_single)
+        return Batches(self, batch_size, seed, epoch, start, augment, drop_single, shard)
 
     def gather(self, rows: Tensor, draws: Draws | None = None) -> Tensor:
         """Inputs at positions of this part, normalised; cropped and mirrored where `draws` says so."""
@@ -90,13 +105,24 @@ class Batches:
     """One pass over a part. `len()` is the number of batches from `start` on."""
 
     def __init__(
-        self, part: Part, batch_size: int, seed: int | None, epoch: int, start: int, augment: bool, drop_single: bool
+        self,
+        part: Part,
+        batch_size: int,
+        seed: int | None,
+        epoch: int,
+        start: int,
+        augment: bool,
+        drop_single: bool,
+        shard: tuple[int, int],
     ) -> None:
+        rank, world = shard
+        if not 0 <= rank < world:
+            raise InvalidInput(f"shard={shard}: it must be (rank, world) with rank from 0 to world - 1")
         if batch_size < 1:
             raise InvalidInput(f"batch_size={batch_size}: it must be 1 or more")
         if augment and seed is None:
             raise InvalidInput("augment=True without a seed: augmentation is random, give seed= and epoch= too")
-        self._part, self._size, self._start = part, batch_size, start
+        self._part, self._size, self._start, self._shard = part, batch_size, start, shard
         self._seed, self._epoch, self._augment = seed, epoch, augment and part.augmentable
         full, rest = divmod(len(part), batch_size)
         self._stop = full + (rest > 1 if drop_single and batch_size > 1 else rest > 0)
@@ -106,6 +132,11 @@ class Batches:
     def __len__(self) -> int:
         return self._stop - self._start
 
+    @property
+    def sizes(self) -> list[int]:
+        """Examples in every batch, over all shards."""
+        return [min(self._size, len(self._part) - index * self._size) for index in range(self._start, self._stop)]
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         part, count = self._part, len(self._part)
         order, draws = torch.arange(count), None
@@ -113,7 +144,8 @@ class Batches:
             generator = generator_of(self._seed, self._epoch)
             order = torch.randperm(count, generator=generator)
             draws = Draws.random(count, generator) if self._augment else None
-        for index in range(self._start, self._stop):
-            here = slice(index * self._size, (index + 1) * self._size)
+        for index, size in zip(range(self._start, self._stop), self.sizes, strict=True):
+            own, first = share_of(size, *self._shard), index * self._size
+            here = slice(first + own.start, first + own.stop)
             rows = order[here]
             yield part.gather(rows, None if draws is None else draws[here]), part.targets.index_select(0, rows)

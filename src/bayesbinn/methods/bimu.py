@@ -54,6 +54,7 @@ class BiMU(BinaryOptimizer):
         temperature: τ of the relaxation.
         initial_strength: λ starts at ± this value, by a fair coin.
         mc_samples: S, the number of samples that ``step(closure)`` draws.
+        independent_noise: with several data-parallel ranks, let each draw its own noise.
         seed: of the noise.
     """
 
@@ -71,6 +72,7 @@ class BiMU(BinaryOptimizer):
         temperature: float = 1.0,
         initial_strength: float = 0.1,
         mc_samples: int = 5,
+        independent_noise: bool = False,
         seed: int | None = None,
     ) -> None:
         self._strength = initial_strength
@@ -85,7 +87,7 @@ class BiMU(BinaryOptimizer):
             "memory_size": memory_size,
             "temperature": temperature,
         }
-        super().__init__(params, defaults, mc_samples=mc_samples, seed=seed)
+        super().__init__(params, defaults, mc_samples=mc_samples, independent_noise=independent_noise, seed=seed)
 
     def _check_settings(self, group: Group) -> None:
         require(group, "lr", least=0)

@@ -76,6 +76,11 @@ class BinaryOptimizer(torch.optim.Optimizer):
         """S: how many samples a step is meant to average over."""
         return self._mc_samples
 
+    @property
+    def independent_noise(self) -> bool:
+        """Whether every data-parallel rank draws its own noise; `step` then averages over the ranks."""
+        return self._independent_noise
+
     # ---- what a method defines -------------------------------------------------------------
 
     def _check_settings(self, group: Group) -> None:
@@ -464,7 +469,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
             )
             raise InvalidInput(f"this is the state of {kind}; {type(self).__name__} loads the state of {self.name!r}")
         saved = self._matched(state_dict)
+        settings = dict(self.defaults)
         super().load_state_dict(state_dict)
+        self.defaults = settings  # without the flag that torch adds when it loads
         for group in self.param_groups:
             for key, default in self.defaults.items():
                 group.setdefault(key, default)  # a setting that is younger than the saved state

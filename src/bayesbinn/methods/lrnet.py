@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from bayesbinn import kernels
 from bayesbinn.errors import InvalidInput, InvalidUse
+from bayesbinn.methods import ranks
 from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State, mean_gradients
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require, require_adam
@@ -190,7 +191,9 @@ class LocalReparameterization(TorchFunctionMode):
         variance: Tensor = func(x * x, 1 - weight * weight, None, *rest, **extra)
         call = self._calls[id(weight)]
         self._calls[id(weight)] += 1
-        key = kernels.noise_key(self._seed, f"activation/{call}", name)
+        # Each rank has other examples, so it needs other noise.
+        purpose = f"activation/{call}/{ranks.rank()}" if ranks.rank() else f"activation/{call}"
+        key = kernels.noise_key(self._seed, purpose, name)
         noise = kernels.normal(key, self._draw, mean.numel(), mean.device).view(mean.shape).to(mean.dtype)
         # Rounding can push a sum of squares slightly below 0 where the weights are certain.
         return mean + torch.sqrt(variance.clamp(min=0) + floor) * noise

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bayesbinn.cluster import ERROR, LOG, Interrupted, cores, open_executor, run_all
 from bayesbinn.commands import best_epoch
 from bayesbinn.display import stoppable
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.runs import Run, RunStopped, load_run
+from bayesbinn.sweeps import job_of
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,13 @@ class Budget:
     """Stop after this epoch of the unchanged schedule."""
     train: bool = True
     """Whether missing runs are run; otherwise they are left out."""
+    workers: int = 1
+    """How many missing runs are run at once."""
     unavailable: dict[str, str] = field(default_factory=dict)
     """Data sets that could not be loaded, with the reason: they are not tried again and again."""
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "epochs", "width", "stop_after"):
+        for name in ("seeds", "epochs", "width", "stop_after", "workers"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InvalidInput(f"--{name.replace('_', '-')} {value}: it must be above 0")
@@ -167,6 +171,42 @@ def outcome_of(cell: Cell, budget: Budget, *, accept_unfinished: bool = False) -
         kept = [row for row in rows if budget.stop_after is None or row["epoch"] <= budget.stop_after]
         outcome.runs.append(Trained(experiment.training.seed, folder, experiment.training.epochs, kept))
     return outcome
+
+
+def train_ahead(cells: Iterable[Cell], budget: Budget, *, accept_unfinished: bool = False) -> Iterator[str]:
+    """With several workers, run what `outcome_of` would miss; it then finds the runs, or tells why one failed."""
+    if budget.workers == 1 or not budget.train:
+        return
+    threads = max(1, cores() // budget.workers)
+    jobs = {}
+    for cell in cells:
+        for index in range(budget.seeds):
+            experiment = cell.experiment(budget, index)
+            needed = min(experiment.training.epochs, budget.stop_after or experiment.training.epochs)
+            folder = cell.folder(experiment, budget)
+            if _find(cell, experiment, budget, 1 if accept_unfinished else needed) is None:
+                jobs[folder] = job_of(str(folder), experiment, folder, threads, budget.data_dir, budget.stop_after)
+    if not jobs:
+        return
+    yield f"training {len(jobs)} runs, {budget.workers} at once, {threads} threads each"
+    try:
+        with _stopping() as should_stop, open_executor(budget.workers, threads, None) as (executor, _):
+            for ended in run_all(executor, jobs.values(), should_stop=should_stop):
+                yield f"{ended.name}: {ended.state}{f': {ended.reason}' if ended.reason else ''}"
+    except Interrupted as stopped:
+        raise RunStopped(str(stopped)) from None
+    finally:
+        for folder in jobs:
+            _clear_unstarted(folder)
+
+
+def _clear_unstarted(folder: Path) -> None:
+    """A run that could not start, for want of data say, leaves nothing."""
+    if folder.is_dir() and not (folder / "config.toml").exists():
+        with suppress(OSError):
+            for name in (LOG, ERROR):
+                (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def _find(cell: Cell, experiment: Experiment, budget: Budget, needed: int) -> tuple[Path, list[dict[str, Any]]] | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bayesbinn.paper.cells import Budget, Cell, Outcome, duration, outcome_of
+from bayesbinn.paper.cells import Budget, Cell, Outcome, duration, outcome_of, train_ahead
 from bayesbinn.paper.output import (
     BLACK,
     GREY,
@@ -40,6 +40,7 @@ class Filled:
 
 def reproduce_table(name: str, table: Table, budget: Budget, out: Path) -> Iterator[str]:
     """Fill in a table and write it; yields a line per run and one per cell that could not be run."""
+    yield from train_ahead([line.cell for line in table.lines], budget)
     outcomes: dict[str, Outcome] = {}
     filled = []
     for line in table.lines:
