@@ -317,8 +317,10 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
 
 
 def test_wrong_plans_are_refused_in_one_line() -> None:
-    with pytest.raises(InvalidInput, match="epochs=0: 1 or more"):
-        small_learner(epochs=0)
+    for wrong in ({"epochs": 0}, {"epochs": 1.5}, {"rows": "diag"}, {"evaluate_every": -1}, {"train_set_scale": 0.0}):
+        ((name, value),) = wrong.items()
+        with pytest.raises(InvalidInput, match=f"{name}={value!r}: it must be"):
+            small_learner(**wrong)
     with pytest.raises(InvalidInput, match="stop_after=0"):
         small_learner().train(stop_after=0)
 
@@ -369,6 +371,80 @@ def test_the_command_line_tells_the_metrics(commands: Commands, tmp_path: Path) 
     settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
     code = commands.run("train", "permuted-digits", "--out", str(tmp_path / "run"), *settings, "--json")
     assert code == 0, commands.errors
-    found = json.loads(commands._out.read_text())
+    found = json.loads("\n".join(commands.log("err.out")))
     assert found["tasks"] == "3 of 3"
     assert set(found["BatchNorm shared"]) >= {"average_accuracy", "forgetting_since_best"}
+
+
+def test_one_logit_is_the_second_of_two_classes() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 40, bias=False), nn.BatchNorm1d(40, affine=False), nn.ReLU())
+    model.append(nn.Linear(40, 1, bias=False)).append(nn.BatchNorm1d(1, affine=False))
+    binary, _ = bb.split_parameters(model)
+    optimizer = bb.BayesBiNN(binary, lr=3e-2, train_set_size=280, temperature=0.3, initial_strength=0.1, seed=0)
+    stream = data.split(data.load("digits"), scenario="domain")
+    learner = Learner(
+        model,
+        optimizer,
+        stream,
+        Plan(epochs=8, batch_size=20, samples=5, evaluate_every=4),
+        loss=lambda z, y: nn.functional.binary_cross_entropy_with_logits(z[:, 0], y.float()),
+    )
+    learner.train(stop_after=1)
+    assert learner.record.matrix("recalibrated")[0, 0] > 80
+    assert learner.record.epochs[3]["accuracy"][0] > 70
+
+
+def test_the_loss_of_the_experiment_is_used(tmp_path: Path) -> None:
+    changes = {
+        **{"model.name": "synthetic_mlp", "training.loss": "binary_cross_entropy", "continual.stream": "split"},
+        **{"continual.scenario": "domain", "training.epochs": 1},
+    }
+    learner = open_run(experiment(**changes), tmp_path / "run")
+    learner.train(stop_after=1)
+    assert len(learner.record.finished) == 1
+
+
+def test_the_largest_seed_and_the_smallest_test_part_are_good_enough(tmp_path: Path) -> None:
+    open_run(experiment(**{"training.seed": 2**32 - 1, "continual.tasks": 1}), tmp_path / "run").train()
+    generator = np.random.RandomState(0)
+    x, y = generator.rand(11, 64).astype(np.float32), np.arange(11) % 2
+    stream = data.stream_of([((x[:10], y[:10]), (x[10:], y[10:]))], classes=10)
+    learner = small_learner(evaluate_every=1)
+    learner = Learner(
+        learner.model, learner.optimizer, stream, Plan(epochs=2, batch_size=5, samples=3, evaluate_every=1)
+    )
+    learner.train()
+    assert learner.record.matrix("shared")[0, 0] in (0.0, 100.0)
+    assert np.isnan(learner.record.matrix("recalibrated")[0, 0]), "a single input has no statistics"
+
+
+def test_a_head_of_another_size_is_refused_at_once() -> None:
+    learner = small_learner()
+    model = models.continual_mlp(5, inputs=64)
+    binary, _ = bb.split_parameters(model)
+    optimizer = bb.BayesBiNN(binary, lr=1e-2, train_set_size=1437, temperature=0.3, seed=0)
+    with pytest.raises(InvalidInput, match=r"puts out \(5,\) for an input, but the stream has 10 classes"):
+        Learner(model, optimizer, learner.stream, Plan(epochs=1)).train()
+
+
+def test_a_folder_is_resumed_only_as_it_was_made(tmp_path: Path) -> None:
+    def learner(seed: int = 3, tasks: int = 2, **plan: Any) -> Learner:
+        made = small_learner(**plan)
+        stream = data.permuted(data.load("digits"), tasks, seed=seed)
+        return Learner(made.model, made.optimizer, stream, made.plan, folder=tmp_path)
+
+    learner().train(stop_after=1)
+    with pytest.raises(InvalidFile, match="epochs: not as it was made"):
+        learner(epochs=2)
+    with pytest.raises(InvalidFile, match="stream: not as it was made"):
+        learner(seed=7)
+    grown = learner(tasks=3)
+    grown.train()
+    assert grown.record.matrix("shared").shape == (3, 3)
+
+
+def test_batches_of_a_test_are_even() -> None:
+    from bayesbinn.continual.evaluation import even_batch
+
+    assert [even_batch(count) for count in (1, 999, 1000, 1001, 2003, 10_000)] == [1, 999, 1000, 501, 668, 1000]

@@ -12,6 +12,7 @@ statistics a test uses is therefore part of its result:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -26,7 +27,7 @@ from bayesbinn.data import Part
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.packing import pack
 from bayesbinn.posterior import BernoulliPosterior, Weights
-from bayesbinn.prediction import PureNetwork, evaluating, predict
+from bayesbinn.prediction import PureNetwork, class_logits, evaluating, predict
 from bayesbinn.runtime import load
 
 SHARED, PER_TASK, RECALIBRATED, NONE = "shared", "per-task", "recalibrated", "none"
@@ -36,7 +37,10 @@ BATCH = 1000
 
 def policies_of(model: nn.Module) -> tuple[str, ...]:
     """The policies that apply to a network: one training run serves all of them."""
-    return (SHARED, PER_TASK, RECALIBRATED) if _normalised(model) else (NONE,)
+    if _normalised(model):
+        return (SHARED, PER_TASK, RECALIBRATED)
+    # BatchNorm without running statistics always uses those of the batch.
+    return (RECALIBRATED,) if any(isinstance(layer, _BatchNorm) for layer in model.modules()) else (NONE,)
 
 
 def statistics_of(model: nn.Module) -> Weights:
@@ -66,15 +70,27 @@ class Networks:
 
     def accuracy(self, part: Part, policy: str, statistics: Weights | None = None) -> float:
         """In percent, by the mean of the samples' probabilities; `statistics` are those of ``per-task``."""
+        if policy == RECALIBRATED and len(part) == 1:
+            return math.nan  # a single input has no statistics
         correct = 0
         mode = _batch_statistics(self._model) if policy == RECALIBRATED else nullcontext()
+        given = statistics if policy == PER_TASK and statistics is not None else {}
         with evaluating(self._model), mode:
-            for x, y in part.batches(BATCH, drop_single=policy == RECALIBRATED):
-                given = statistics if policy == PER_TASK and statistics is not None else {}
-                total = sum(self._network({**weights, **given}, x).softmax(1) for weights in self._weights)
+            for x, y in part.batches(even_batch(len(part))):
+                outputs = (self._network({**weights, **given}, x) for weights in self._weights)
+                total = sum(class_logits(output.unsqueeze(0))[0].softmax(1) for output in outputs)
                 assert isinstance(total, Tensor)
                 correct += int((total.argmax(1) == y).sum())
         return 100 * correct / len(part)
+
+
+def even_batch(count: int) -> int:
+    """A batch size of at most `BATCH` that divides `count` evenly, up to one: no batch is left with a few inputs.
+
+    >>> even_batch(10_000), even_batch(1001)
+    (1000, 501)
+    """
+    return -(-count // -(-count // BATCH))
 
 
 @contextmanager
@@ -108,7 +124,7 @@ class QuickNetworks:
         """In percent; by the running statistics packed with the networks."""
         correct = 0
         for x, y in part.batches(BATCH):
-            outputs = torch.from_numpy(self._ensemble.outputs(x.numpy()))
+            outputs = class_logits(torch.from_numpy(self._ensemble.outputs(x.numpy())))
             correct += int((outputs.softmax(-1).mean(0).argmax(1) == y).sum())
         return 100 * correct / len(part)
 

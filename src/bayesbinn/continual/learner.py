@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -22,11 +23,13 @@ from bayesbinn.continual.evaluation import (
     unfamiliarity,
 )
 from bayesbinn.continual.record import Record, describe_weights
-from bayesbinn.data import Part, Parts, Stream, permuted
+from bayesbinn.data import Part, Parts, Stream
+from bayesbinn.data.streams import random_order
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.schedules import Constant, Schedule
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior, Weights
+from bayesbinn.prediction import evaluating
 from bayesbinn.run_files import Clock, explained, replacing, write_atomically
 from bayesbinn.runs import Progress, RunStopped
 from bayesbinn.train import Loss, Totals, set_learning_rates, train_batches
@@ -56,7 +59,22 @@ class Plan:
     validation: float = 0.0
     """The share of the training data that is kept aside; then accuracies are measured there, not on the test data."""
     train_set_scale: float = 1.0
+    """The factor on N: the learner tells the optimizer the size of every task, whatever it was built with."""
+    augment: bool = False
+    """Crop and mirror training images at random."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 1), ("samples", 0), ("evaluate_every", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise InvalidInput(f"{name}={value!r}: it must be a whole number, {least} or more")
+        if self.rows not in ("all", "diagonal"):
+            raise InvalidInput(f"rows={self.rows!r}: it must be 'all' or 'diagonal'")
+        if not 0 <= self.validation < 1:
+            raise InvalidInput(f"validation={self.validation!r}: it must be a share from 0 to less than 1")
+        if not self.train_set_scale > 0:
+            raise InvalidInput(f"train_set_scale={self.train_set_scale!r}: it must be above 0")
 
 
 class Learner:
@@ -83,8 +101,6 @@ class Learner:
         folder: Path | None = None,
         loss: Loss = F.cross_entropy,
     ) -> None:
-        if plan.epochs < 1:
-            raise InvalidInput(f"epochs={plan.epochs}: 1 or more are needed for each task")
         self.model, self.optimizer, self.stream, self.plan = model, optimizer, stream, plan
         self.real_optimizer, self.folder, self.loss = real_optimizer, folder, loss
         self.policies = policies_of(model)
@@ -95,6 +111,7 @@ class Learner:
         self._statistics: list[Weights] = []
         self._parts: tuple[int, Parts] | None = None
         self._tests: dict[int, Part] = {}
+        self._content = ""
         if folder is not None and (folder / "checkpoint.pt").exists():
             self._restore(folder / "checkpoint.pt")
 
@@ -135,6 +152,7 @@ class Learner:
             raise InvalidInput(f"stop_after={stop_after}: it must be 1 or more")
         last = min(len(self.stream), stop_after or len(self.stream))
         if not self.record.start:
+            self._check_head()
             self._measure_start()
         saved_at = time.monotonic()
         while self.task < last:
@@ -162,7 +180,12 @@ class Learner:
             if "train_set_size" in group:
                 group["train_set_size"] = int(len(part) * plan.train_set_scale)
         batches = part.batches(
-            plan.batch_size, seed=plan.seed, epoch=number, start=self.totals.batches, drop_single=True
+            plan.batch_size,
+            seed=plan.seed,
+            epoch=number,
+            start=self.totals.batches,
+            augment=plan.augment,
+            drop_single=True,
         )
         count = self.totals.batches + len(batches)
 
@@ -223,6 +246,16 @@ class Learner:
         posterior = self.optimizer.posterior()
         return None if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()) else posterior
 
+    def _check_head(self) -> None:
+        """Refuse a network whose outputs are not the stream's classes, before an hour is spent on it."""
+        part, classes = self._tested(0), len(self.stream.classes)
+        with evaluating(self.model):
+            shape = tuple(self.model(part.gather(torch.arange(min(2, len(part))))).shape[1:])
+        if shape != (classes,) and not (classes == 2 and shape in ((), (1,))):
+            raise InvalidInput(
+                f"the network puts out {shape} for an input, but the stream has {classes} classes: one output for each"
+            )
+
     def _measure_start(self) -> None:
         """The untrained network: chance, for forward transfer, and the weights' first distribution."""
         posterior = self._posterior()
@@ -253,7 +286,8 @@ class Learner:
         if every and self.epoch % every == 0 and self.epoch < self.plan.epochs:
             started = time.monotonic()
             posterior = self._posterior()
-            example = self._tested(self.task).gather(torch.arange(2))
+            tested = self._tested(self.task)
+            example = tested.gather(torch.arange(min(2, len(tested))))
             networks = quick_networks(self.model, posterior, self._samples(posterior), self._seed(), example)
             line["accuracy"] = [
                 networks.accuracy(self._tested(task), self.policies[0]) for task in range(self.task + 1)
@@ -305,11 +339,8 @@ class Learner:
         generator = torch.Generator().manual_seed(self.plan.seed)
         spread = inside.max() - inside.min()
         noise = torch.rand(inside.shape, generator=generator) * spread + inside.min()
-        unseen = permuted(self.stream[self.task], 1, seed=self.plan.seed + 999_983)[0]
-        strange = unseen.split(0.0).test
-        outside = {"noise": noise}
-        if strange is not None:
-            outside["permutation"] = strange.whole()[0].view(-1, *inside.shape[1:])
+        order = torch.from_numpy(random_order((self.plan.seed + 999_983) % 2**32, 0, inside[0].numel()))
+        outside = {"noise": noise, "permutation": inside.flatten(1)[:, order].view(inside.shape)}
         return {"auroc": unfamiliarity(self.model, posterior, inside, outside, self._samples(posterior), self._seed())}
 
     # ---- files -------------------------------------------------------------------------------
@@ -318,6 +349,7 @@ class Learner:
         if self.folder is None:
             return
         state = {
+            "identity": self._identity(),
             "task": self.task,
             "epoch": self.epoch,
             "totals": asdict(self.totals),
@@ -341,6 +373,12 @@ class Learner:
             with explained(path):
                 self.optimizer.posterior().save(path)
 
+    def _identity(self) -> dict[str, Any]:
+        """What must not change when a folder is resumed."""
+        if not self._content:
+            self._content = hashlib.sha256(self.stream[0].test_inputs[:100].numpy().tobytes()).hexdigest()
+        return {"epochs": self.plan.epochs, "stream": self._content, "real optimizer": self.real_optimizer is not None}
+
     def _result(self) -> dict[str, Any]:
         record = self.record
         return {"tasks": record.tasks, "start": record.start, "end": record.end, "summary": record.summary()}
@@ -348,12 +386,17 @@ class Learner:
     def _restore(self, path: Path) -> None:
         try:
             state = torch.load(path, weights_only=True)
+            own, saved, names = self._identity(), state.get("identity", {}), self.record.tasks
+            changed = [name for name, value in saved.items() if own[name] != value]
+            if changed:
+                raise InvalidInput(f"{', '.join(changed)}: not as it was made")
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             if self.real_optimizer is not None:
                 self.real_optimizer.load_state_dict(state["real_optimizer"])
             self.task, self.epoch, self.elapsed = state["task"], state["epoch"], state["elapsed"]
             self.totals, self.record = Totals(**state["totals"]), Record(**state["record"])
+            self.record.tasks = names  # a stream may have grown
             self._statistics = state["statistics"]
             torch.set_rng_state(state["random"])
         except Exception as error:

@@ -53,7 +53,8 @@ class Record:
     def summary(self) -> dict[str, dict[str, float | None]]:
         """The metrics of `bayesbinn.forgetting` by policy."""
         policies, baseline = self.policies(), self.start.get("baseline")
-        given = {policies[-1]: baseline[: len(self.finished)]} if policies and baseline is not None else {}
+        known = baseline is not None and len(baseline) >= len(self.finished)  # a stream may have grown since
+        given = {policies[-1]: baseline[: len(self.finished)]} if policies and known else {}
         return {policy: forgetting.summary(self.matrix(policy), given.get(policy)) for policy in policies}
 
 

@@ -24,7 +24,7 @@ from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.run_files import difference, write_atomically
-from bayesbinn.runs import build_model, check_loss, make_optimizers
+from bayesbinn.runs import LOSSES, build_model, check_loss, make_optimizers
 
 
 def stream_for(experiment: Experiment, data_dir: Path | None = None) -> Stream:
@@ -72,9 +72,11 @@ def _built(experiment: Experiment, folder: Path, data_dir: Path | None) -> Learn
         rows=settings.rows,
         validation=experiment.data.validation,
         train_set_scale=experiment.method.train_set_scale,
+        augment=experiment.data.augment,
         seed=training.seed,
     )
-    return Learner(model, optimizer, stream, plan, real_optimizer=real_optimizer, folder=folder)
+    loss = LOSSES[training.loss]
+    return Learner(model, optimizer, stream, plan, real_optimizer=real_optimizer, folder=folder, loss=loss)
 
 
 def load_learned(
@@ -84,7 +86,8 @@ def load_learned(
     experiment, record = load_record(folder)
     if not record.finished:
         raise InvalidInput(f"{folder}: no task is learned yet; train first")
-    learner = _built(experiment, folder, data_dir)
+    with torch.random.fork_rng([]):  # loading must not disturb what else the program draws
+        learner = _built(experiment, folder, data_dir)
     posterior = learner.optimizer.posterior() if learner.optimizer.binary else None
     learner.model.eval()
     return experiment, learner.stream[len(record.finished) - 1], learner.model, posterior

@@ -99,7 +99,7 @@ def permuted(
 
 
 def _permuted_task(flat: Dataset, seed: int, orders: list[Array] | None, task: int) -> Dataset:
-    order = _random_order(seed, task, flat.input_shape[0]) if orders is None else orders[task]
+    order = random_order(seed, task, flat.input_shape[0]) if orders is None else orders[task]
 
     def shuffled(values: Tensor) -> Tensor:
         # On bytes, a fifth of the time of torch's index_select (one thread).
@@ -116,7 +116,7 @@ def _permuted_task(flat: Dataset, seed: int, orders: list[Array] | None, task: i
     )
 
 
-def _random_order(seed: int, task: int, size: int) -> Array:
+def random_order(seed: int, task: int, size: int) -> Array:
     """From NumPy's legacy generator, whose shuffle never changes."""
     bits = np.random.MT19937(np.random.SeedSequence([seed, task]))
     return np.random.RandomState(bits).permutation(size)
@@ -285,6 +285,8 @@ def _listed(tasks: Any) -> list[_Own]:
 
 
 def _head(where: str, classes: int | Sequence[str] | None, targets: Tensor) -> tuple[str, ...]:
+    if isinstance(classes, (str, float)):
+        raise InvalidInput(f"classes={classes!r}: it must be their number, or a list of their names")
     if classes is None:
         count = int(targets.max()) + 1
         if not 2 <= count <= _MOST_CLASSES:

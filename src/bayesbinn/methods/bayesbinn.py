@@ -53,7 +53,7 @@ class BayesBiNN(BinaryOptimizer):
     Each weight moves in proportion to its own variance v(λ): what old tasks made certain hardly moves,
     what is uncertain learns and, where the data say nothing, fades. Without φ a weight that became
     certain could never come back: over 100 tasks nine tenths of all weights saturated. No task boundaries
-    are needed. Where there is a prior (tasks of many epochs), κ·KL(q ‖ prior) counts too, and adds
+    are needed. Where there is a prior (tasks of many epochs), κ·(M/N)·KL(q ‖ prior) counts too, and adds
     v(λ)·κ·(λ − λ₀) to the step.
 
     Args:
