@@ -52,9 +52,9 @@ class Record:
 
     def summary(self) -> dict[str, dict[str, float | None]]:
         """The metrics of `bayesbinn.forgetting` by policy."""
-        policies, baseline = self.policies(), self.start.get("baseline")
-        known = baseline is not None and len(baseline) >= len(self.finished)  # a stream may have grown since
-        given = {policies[-1]: baseline[: len(self.finished)]} if policies and known else {}
+        policies, baseline, count = self.policies(), self.start.get("baseline", []), len(self.finished)
+        # A stream may have grown since its start.
+        given = {policies[-1]: baseline[:count]} if policies and len(baseline) >= count else {}
         return {policy: forgetting.summary(self.matrix(policy), given.get(policy)) for policy in policies}
 
 
