@@ -253,7 +253,11 @@ def test_an_archive_put_there_by_hand_is_used(tmp_path: Path) -> None:
     assert (tmp_path / "packed.tar.gz").exists(), "a user's file is never removed"
 
 
-@pytest.mark.parametrize("content", [tar(INSIDE)[:-40], tar(INSIDE)[:60], b"", b"no archive", b"PK\3\4 no zip"])
+@pytest.mark.parametrize(
+    "content",
+    [tar(INSIDE)[:-40], tar(INSIDE)[:60], b"", b"no archive", b"PK\3\4 no zip"],
+    ids=["without its end", "a beginning", "empty", "text", "half a zip"],
+)
 def test_a_damaged_archive_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "packed.tar.gz").write_bytes(content)
     with pytest.raises(InvalidFile, match=r"packed\.tar\.gz: ") as caught:
