@@ -246,9 +246,10 @@ def _choose_method(raw: dict[str, Any], method: str | None, source: str) -> dict
     del raw["methods"]
     known = set(MethodSettings.model_fields) - {"name", "settings"}
     for section in ("training", "model", "continual"):
-        if section in chosen:
-            raw[section] = {**_table(raw, section, source), **_table(chosen, section, source)}
-            del chosen[section]
+        shared, own = _table(raw, section, source), _table(chosen, section, source)
+        chosen.pop(section, None)
+        if shared or own:
+            raw[section] = {**shared, **own}
     raw["method"] = {
         "name": name,
         "settings": {key: value for key, value in chosen.items() if key not in known},
