@@ -36,6 +36,7 @@ def test_the_defaults_are_the_authors() -> None:
         "temperature": 1.0,
         "initial_strength": 0.1,
         "mc_samples": 5,
+        "independent_noise": False,
         "seed": None,
     }
 
