@@ -53,6 +53,17 @@ def refuse_another(experiment: Experiment, folder: Path) -> None:
         raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
 
 
+def begin_folder(experiment: Experiment, folder: Path) -> None:
+    """The folder of a run, with its experiment in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
+    config = folder / "config.toml"
+    if not config.exists():
+        write_atomically(config, experiment.to_toml().encode())
+
+
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
     """What a run has saved; None if it has not."""
     if not path.exists():

@@ -36,6 +36,7 @@ from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
 from bayesbinn.run_files import (
     Clock,
+    begin_folder,
     explained,
     read_checkpoint,
     refuse_another,
@@ -328,13 +329,7 @@ class Run:
     # ---- files -------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidFile(f"{self.folder}: the folder of the run cannot be made ({error.strerror})") from None
-        config = self.folder / "config.toml"
-        if not config.exists():
-            write_atomically(config, self.experiment.to_toml().encode())
+        begin_folder(self.experiment, self.folder)
         self._write_metrics()
 
     def _save(self, totals: Totals) -> None:

@@ -25,12 +25,12 @@ from bayesbinn.continual.evaluation import (
 from bayesbinn.continual.record import Record, describe_weights
 from bayesbinn.data import Part, Parts, Stream
 from bayesbinn.data.streams import random_order
-from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.schedules import Constant, Schedule
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior, Weights
 from bayesbinn.prediction import evaluating
-from bayesbinn.run_files import Clock, explained, replacing, write_atomically
+from bayesbinn.run_files import Clock, explained, read_checkpoint, replacing, resuming, write_atomically
 from bayesbinn.runs import Progress, RunStopped
 from bayesbinn.train import Loss, Totals, set_learning_rates, train_batches
 
@@ -112,7 +112,7 @@ class Learner:
         self._parts: tuple[int, Parts] | None = None
         self._tests: dict[int, Part] = {}
         self._content = ""
-        if folder is not None and (folder / "checkpoint.pt").exists():
+        if folder is not None:
             self._restore(folder / "checkpoint.pt")
 
     @property
@@ -384,8 +384,10 @@ class Learner:
         return {"tasks": record.tasks, "start": record.start, "end": record.end, "summary": record.summary()}
 
     def _restore(self, path: Path) -> None:
-        try:
-            state = torch.load(path, weights_only=True)
+        state = read_checkpoint(path)
+        if state is None:
+            return
+        with resuming(path):
             own, saved, names = self._identity(), state.get("identity", {}), self.record.tasks
             changed = [name for name, value in saved.items() if own[name] != value]
             if changed:
@@ -399,6 +401,3 @@ class Learner:
             self.record.tasks = names  # a stream may have grown
             self._statistics = state["statistics"]
             torch.set_rng_state(state["random"])
-        except Exception as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InvalidFile(f"{path}: cannot be resumed ({reason}); delete it to start again") from error

@@ -23,7 +23,7 @@ from bayesbinn.data import Dataset, Stream
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.posterior import BernoulliPosterior
-from bayesbinn.run_files import difference, write_atomically
+from bayesbinn.run_files import begin_folder, refuse_another
 from bayesbinn.runs import LOSSES, build_model, check_loss, make_optimizers
 
 
@@ -40,16 +40,9 @@ def stream_for(experiment: Experiment, data_dir: Path | None = None) -> Stream:
 
 def open_run(experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Learner:
     """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-    config = folder / "config.toml"
-    if config.exists() and (change := difference(load_experiment(str(config)), experiment)):
-        raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
+    refuse_another(experiment, folder)
     learner = _built(experiment, folder, data_dir)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
-    if not config.exists():
-        write_atomically(config, experiment.to_toml().encode())
+    begin_folder(experiment, folder)
     return learner
 
 
