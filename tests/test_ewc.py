@@ -135,6 +135,10 @@ def test_what_cannot_be_consolidated_is_refused_and_changes_nothing() -> None:
     refused(InvalidInput, "float32", model, [(x, y.float())])
     refused(InvalidInput, "does not have the parameter '0.weight'", network(), [(x, y)])
     refused(NonFiniteGradient, "'0.weight'", model, [(x * torch.nan, y)])
+    kept, model[1] = model[1], nn.BatchNorm1d(8, affine=False, track_running_stats=False)
+    model[1].weight, model[1].bias = kept.weight, kept.bias
+    refused(InvalidInput, "'1' normalises by its batch", model, [(x, y)])
+    model[1] = kept
     with optimizer.sampled_params(train=True):
         refused(InvalidUse, "inside", model, [(x, y)])
     for settings in ({"strength": -1}, {"decay": 1.5}, {"decay": -1}, {"fisher_samples": 0}):

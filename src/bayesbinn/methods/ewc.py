@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbinn import kernels
 from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient
@@ -112,6 +113,12 @@ class EWC(FloatAdam):
         for parameter, own in self._names.items():
             if parameter not in places:
                 raise InvalidInput(f"{type(model).__name__} does not have the parameter {own!r} of this optimizer")
+        for name, layer in model.named_modules():
+            if isinstance(layer, _BatchNorm) and layer.running_mean is None:
+                raise InvalidInput(
+                    f"EWC needs gradients of single examples, but {name!r} normalises by its batch also in testing; "
+                    "give it track_running_stats=True"
+                )
         owned = {places[parameter]: parameter for parameter in self._names}
         inputs = first_examples(batches, self._fisher_samples)
         key = kernels.noise_key(self._counters.seed, "labels", self.name)
