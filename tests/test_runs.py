@@ -419,6 +419,19 @@ def test_ctrl_c_stops_with_one_line_and_the_same_command_resumes(commands: Comma
     assert_same_run(tmp_path / "whole", folder)
 
 
+def test_a_folder_has_one_writer(commands: Commands, tmp_path: Path) -> None:
+    first = commands.start(*training("ste", tmp_path, epochs=300))
+    wait_for_a_checkpoint(tmp_path)
+    assert commands.wait(commands.start(*training("ste", tmp_path, epochs=300), log="second")) == 2
+    last = commands.log("second")[-1]
+    assert f"process {first} is training there; wait for it" in last and not last.startswith("Traceback")
+    os.kill(first, signal.SIGKILL)
+    assert commands.wait(first) == -signal.SIGKILL and (tmp_path / "lock").exists()
+    arguments = [*training("ste", tmp_path, epochs=300), "--stop-after", "1"]
+    assert commands.run(*arguments) == 0, "the lock of a dead process is in nobody's way"
+    assert not (tmp_path / "lock").exists()
+
+
 def test_a_full_disk_leaves_the_previous_checkpoint(commands: Commands, tmp_path: Path) -> None:
     """Files may grow to half a checkpoint only, as on a disk that is full."""
     assert commands.run(*training("bayesbinn", tmp_path / "whole", epochs=3)) == 0, commands.errors

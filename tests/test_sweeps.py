@@ -19,7 +19,7 @@ import pytest
 from pyarrow import parquet
 
 from bayesbinn.cluster import Ended, Job, cores, open_executor
-from bayesbinn.errors import BayesbinnError, InvalidInput
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.run_lock import LockLost, RunLock, owner_of
 from bayesbinn.search import load_search
 from bayesbinn.sweep_results import standings, write_results
@@ -219,6 +219,21 @@ def test_a_silent_owner_of_another_machine_loses_its_lock_and_notices(tmp_path: 
     found = owner_of(tmp_path)
     assert found is not None and found[0] == owned[0]._owner, "a lock that was lost is left alone"
     owned[0].release()
+
+
+def test_a_silent_owner_of_another_machine_is_waited_for(tmp_path: Path) -> None:
+    silent = RunLock(tmp_path, heartbeat=3600)
+    object.__setattr__(silent._owner, "machine", "elsewhere 123")
+    assert silent.acquire()
+    said: list[str] = []
+    lock = RunLock(tmp_path, stale=0.5)
+    lock.claim(said.append)
+    assert len(said) == 1 and "a process of elsewhere was writing there" in said[0]
+    lock.check()
+    lock.release()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidFile, match="could not be written"):
+        RunLock(tmp_path / "file" / "run").claim(said.append)
 
 
 # ---- on this machine -------------------------------------------------------------------------------

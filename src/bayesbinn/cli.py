@@ -131,7 +131,8 @@ def train(
     from bayesbinn.display import shown, stoppable
     from bayesbinn.distributed import session
     from bayesbinn.methods import ranks
-    from bayesbinn.runs import RunStopped
+    from bayesbinn.run_lock import RunLock
+    from bayesbinn.runs import Progress, RunStopped
 
     wanted = list(changes or [])
     wanted += ["training.independent_noise=true"] if independent_noise else []
@@ -148,7 +149,16 @@ def train(
             console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
         elif run.where_to_resume:
             console.print(f"resuming {folder} in {run.where_to_resume}", soft_wrap=True)
+        lock = RunLock(folder)
+
+        def progressed(progress: Progress) -> None:
+            if first:
+                lock.check()
+            update(progress)
+
         try:
+            if not run.finished:
+                ranks.decided(lambda: lock.claim(lambda text: console.print(text, soft_wrap=True)))
             with (
                 shown(console, chosen.experiment.method.name, run.total_epochs, done=run.epochs_done) as update,
                 stoppable() as should_stop,
@@ -156,12 +166,14 @@ def train(
                 run.train(
                     stop_after=stop_after,
                     checkpoint_seconds=60 * checkpoint_minutes,
-                    on_progress=update,
+                    on_progress=progressed,
                     should_stop=should_stop,
                 )
         except RunStopped as stopped:
             console.print(str(stopped), soft_wrap=True)
             raise typer.Exit(INTERRUPTED) from None
+        finally:
+            lock.release()
     if first:
         summary = report(folder)
         typer.echo(json.dumps(summary, indent=2) if as_json else _lines(summary))

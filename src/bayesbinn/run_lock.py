@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bayesbinn.errors import BayesbinnError
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidUse
 
 NAME = "lock"
 HEARTBEAT = 10.0
@@ -104,6 +104,25 @@ class RunLock:
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
         return True
+
+    def claim(self, tell: Callable[[str], None]) -> None:
+        """Become the owner. One of this machine that is alive is an error; of another machine it is waited for."""
+        folder = self.path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.acquire(wait=False):
+                return
+            found = owner_of(folder)
+            owner = None if found is None else found[0]
+            if owner is not None and owner.machine == _machine():
+                raise InvalidUse(
+                    f"{folder}: process {owner.process} is training there; wait for it, or choose another --out"
+                )
+            where = "another process" if owner is None else f"a process of {owner.machine.split()[0]}"
+            tell(f"{folder}: {where} was writing there; after {self._stale:.0f} s of silence this one goes on")
+            self.acquire()
+        except OSError as error:
+            raise InvalidFile(f"{self.path}: could not be written ({error.strerror})") from None
 
     def check(self) -> None:
         """Raise when the folder is another's. Free while the lock was touched in time."""
