@@ -65,7 +65,7 @@ def sent() -> int:
 
 
 def _rank(rank: int, folder: str, port: int, rounds: int, steps: int, width: float) -> None:
-    """Rank 0 also plays the contestant alone, while rank 1 waits in the next round's first reduction."""
+    """Rank 0 also plays the contestant alone, while rank 1 waits."""
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({key: str(value) for key, value in place.items()})
     times: dict[str, list[float]] = {"one process": [], "two ranks": [], "two ranks, own noise": []}
@@ -78,6 +78,7 @@ def _rank(rank: int, folder: str, port: int, rounds: int, steps: int, width: flo
                 trainers["one process"] = Trainer(width, False)
         for number in range(rounds):
             for name in times:
+                dist.barrier()  # nobody computes while the process alone is timed
                 together = name != "one process"
                 if not together and rank:
                     continue
@@ -88,7 +89,6 @@ def _rank(rank: int, folder: str, port: int, rounds: int, steps: int, width: flo
                     before = sent()
                     times[name] += [trainers[name].step() for _ in range(steps)]
                     traffic[name].append((sent() - before) // steps)
-            dist.barrier()
         if rank == 0:
             Path(folder, "times.json").write_text(json.dumps({"times": times, "traffic": traffic}))
 
