@@ -33,7 +33,7 @@ bool TableConvolution::suits(const Geometry &geometry) {
 }
 
 TableConvolution::TableConvolution(
-    size_t input, size_t output, Geometry geometry, std::vector<Aligned<uint8_t>> weights, Finishing finishing
+    size_t input, size_t output, Geometry geometry, std::vector<const uint8_t *> weights, Finishing finishing
 )
     : Step({input}, output), g_(geometry), weights_(std::move(weights)), finishing_(std::move(finishing)) {
     pixel_bytes_ = tap_positions(g_) / GROUP * TABLE;
@@ -111,10 +111,10 @@ void TableConvolution::run(const Frame &frame, size_t task, std::byte *scratch) 
                 ring.window_magnitudes[(y - first) * g_.out_width + x] = magnitude_of(y, x, ring);
         }
         for (size_t network = band.first_network; network < band.last_network; network++) {
-            const Aligned<uint8_t> &weights = weights_[weights_.size() == 1 ? 0 : network];
+            const uint8_t *const weights = weights_[weights_.size() == 1 ? 0 : network];
             float *const out = frame.get(output, network, band.example);
             for (size_t channel = 0; channel < g_.outputs; channel += TILE) {
-                const uint8_t *const tile = weights.data() + channel / TILE * blocks_ * BLOCK * 32;
+                const uint8_t *const tile = weights + channel / TILE * blocks_ * BLOCK * 32;
                 const size_t outputs = std::min(TILE, g_.outputs - channel);
                 const Finish finish = finishing_.of(network, channel);
                 for (size_t y = first; y < last; y++)

@@ -163,7 +163,7 @@ class TableConvolution : public Step {
     static bool suits(const Geometry &geometry);
 
     TableConvolution(
-        size_t input, size_t output, Geometry geometry, std::vector<Aligned<uint8_t>> weights, Finishing finishing
+        size_t input, size_t output, Geometry geometry, std::vector<const uint8_t *> weights, Finishing finishing
     );
 
     // Positions of each tap in the order of the weights: channels, rounded up to whole groups.
@@ -180,7 +180,7 @@ class TableConvolution : public Step {
     int32_t magnitude_of(size_t y, size_t x, const Ring &ring) const;
 
     Geometry g_;
-    std::vector<Aligned<uint8_t>> weights_;  // of one network for all, or of each
+    std::vector<const uint8_t *> weights_;  // of one network for all, or of each
     Finishing finishing_;
     size_t pixel_bytes_, columns_, blocks_, strip_, ring_rows_;
 };

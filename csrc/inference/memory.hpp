@@ -1,9 +1,11 @@
-// Memory aligned to cache lines.
+// Memory aligned to cache lines, and in huge pages where much of it is read.
 #pragma once
 
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <memory>
 #include <new>
 #include <vector>
@@ -34,5 +36,53 @@ struct AlignedAllocator {
 
 template <class T>
 using Aligned = std::vector<T, AlignedAllocator<T>>;
+
+// Arrays of zeros that live as long as the arena, side by side. An ensemble's weights fill more small pages than a
+// processor knows the addresses of; large blocks ask for huge ones. AddressSanitizer gets a block for each array, so
+// that it sees where they end.
+class Arena {
+   public:
+    template <class T>
+    T *take(size_t count) {
+        const size_t bytes = round_up(count * sizeof(T), LINE);
+        if (bytes > left_) grow(bytes);
+        std::byte *const taken = next_;
+        next_ += bytes;
+        left_ -= bytes;
+        memset(taken, 0, bytes);
+        return reinterpret_cast<T *>(taken);
+    }
+
+   private:
+#if defined(__SANITIZE_ADDRESS__)
+    static constexpr size_t FIRST = 0, LARGEST = 0;
+#else
+    static constexpr size_t FIRST = 256 << 10, LARGEST = 32 << 20;
+#endif
+    static constexpr size_t HUGE_PAGE = 2 << 20;
+
+    struct Free {
+        std::align_val_t alignment;
+        void operator()(std::byte *block) const { ::operator delete(block, alignment); }
+    };
+
+    void grow(size_t bytes) {
+        size_t size = std::max(bytes, block_);
+        const bool huge = LARGEST && size >= 2 * HUGE_PAGE;
+        if (huge) size = round_up(size, HUGE_PAGE);
+        const auto alignment = std::align_val_t(huge ? HUGE_PAGE : LINE);
+        next_ = static_cast<std::byte *>(::operator new(size, alignment));
+        blocks_.emplace_back(next_, Free{alignment});
+        left_ = size;
+        block_ = std::min(2 * std::max(block_, FIRST), LARGEST);
+#if defined(MADV_HUGEPAGE)
+        if (huge) madvise(next_, size, MADV_HUGEPAGE);  // a wish: without it the pages are small
+#endif
+    }
+
+    std::vector<std::unique_ptr<std::byte, Free>> blocks_;
+    std::byte *next_ = nullptr;
+    size_t left_ = 0, block_ = FIRST;
+};
 
 }  // namespace bayesbinn::inference

@@ -45,7 +45,7 @@ template <class Rows>
 size_t Network::linear_as(size_t input, size_t rows, const WeightSets &weights, Finishing finishing) {
     const size_t count = weights[0].count, outputs = weights[0].outputs;
     std::vector<Rows> made;
-    for (const StoredWeights &stored : weights) made.emplace_back(stored, identity(count));
+    for (const StoredWeights &stored : weights) made.emplace_back(arena_, stored, identity(count));
     const auto sets = std::make_shared<const std::vector<Rows>>(std::move(made));
     const bool own = is_own({input}, finishing, weights.size());
     const size_t prepared = new_value(round_up(rows * sets->front().prepared_bytes(), LINE), values_.at(input).own);
@@ -86,7 +86,7 @@ size_t Network::convolution_as(size_t input, const Geometry &g, const WeightSets
             part.outputs = g.group_outputs();
             if (part.bits) part.bits += group * part.outputs * part.row_bytes();
             if (part.reals) part.reals += group * part.outputs * part.count;
-            sets.emplace_back(part, order);
+            sets.emplace_back(arena_, part, order);
         }
     const size_t output = convolution_value(input, g, weights, finishing);
     steps_.push_back(std::make_unique<WindowConvolution<Rows>>(
@@ -99,8 +99,8 @@ size_t Network::table_convolution(
     size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing
 ) {
     const Order order = g.window_order(TableConvolution::tap_positions(g));
-    std::vector<Aligned<uint8_t>> packed;
-    for (const StoredWeights &stored : weights) packed.push_back(weights_for_tables(stored, order));
+    std::vector<const uint8_t *> packed;
+    for (const StoredWeights &stored : weights) packed.push_back(weights_for_tables(arena_, stored, order));
     const size_t output = convolution_value(input, g, weights, finishing);
     steps_.push_back(
         std::make_unique<TableConvolution>(input, output, g, std::move(packed), std::move(finishing))

@@ -63,6 +63,7 @@ class Network {
     const Kernels &kernels_;
     const size_t networks_, input_count_;
     const int threads_;
+    Arena arena_;  // of the steps' weights
     std::vector<Value> values_;
     std::vector<std::unique_ptr<Step>> steps_;  // once `seal`ed: those that run once, then those of each network
     size_t once_ = 0;                           // how many run once

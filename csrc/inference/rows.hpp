@@ -19,9 +19,9 @@ class TableRows {
     static constexpr size_t OUTPUTS = TILE;
     static constexpr bool QUANTISED = true;
 
-    TableRows(const StoredWeights &stored, const Order &order)
+    TableRows(Arena &arena, const StoredWeights &stored, const Order &order)
         : count_(order.size()), blocks_(round_up(count_, GROUP * BLOCK) / (GROUP * BLOCK)),
-          weights_(weights_for_tables(stored, padded(order, GROUP * BLOCK))) {
+          weights_(weights_for_tables(arena, stored, padded(order, GROUP * BLOCK))) {
         for (size_t b = 0; b < blocks_; b++) offsets_.push_back((uint32_t)(b * BLOCK * TABLE));
     }
 
@@ -43,7 +43,7 @@ class TableRows {
         int32_t totals[TOGETHER * TILE];
         const uint8_t *tables[TOGETHER];
         for (size_t n = 0; n < windows; n++) tables[n] = reinterpret_cast<const uint8_t *>(rows[n]) + LINE;
-        const uint8_t *weights = weights_.data() + tile * blocks_ * BLOCK * 32;
+        const uint8_t *weights = weights_ + tile * blocks_ * BLOCK * 32;
         kernels.look_up(weights, blocks_, offsets_.data(), tables, windows, totals);
         for (size_t n = 0; n < windows; n++) {
             const Head &head = *reinterpret_cast<const Head *>(rows[n]);
@@ -58,7 +58,7 @@ class TableRows {
     };
 
     size_t count_, blocks_;
-    Aligned<uint8_t> weights_;
+    const uint8_t *weights_;  // of the network's arena
     std::vector<uint32_t> offsets_;
 };
 
@@ -68,9 +68,9 @@ class PairRows {
     static constexpr size_t OUTPUTS = PAIR_TILE;
     static constexpr bool QUANTISED = false;
 
-    PairRows(const StoredWeights &stored, const Order &order)
+    PairRows(Arena &arena, const StoredWeights &stored, const Order &order)
         : count_(order.size()), words_((count_ + WORD - 1) / WORD),
-          weights_(weights_for_pairs(stored, padded(order, WORD))) {}
+          weights_(weights_for_pairs(arena, stored, padded(order, WORD))) {}
 
     size_t prepared_bytes() const { return words_ * WORD * 2 * sizeof(float); }
 
@@ -92,13 +92,13 @@ class PairRows {
         float sums[TOGETHER * PAIR_TILE];
         const float *pairs[TOGETHER];
         for (size_t n = 0; n < windows; n++) pairs[n] = reinterpret_cast<const float *>(rows[n]);
-        kernels.add_pairs(weights_.data() + tile * words_ * PAIR_TILE, words_, pairs, windows, sums);
+        kernels.add_pairs(weights_ + tile * words_ * PAIR_TILE, words_, pairs, windows, sums);
         for (size_t n = 0; n < windows; n++) kernels.finish(sums + PAIR_TILE * n, finish, outputs, y[n]);
     }
 
    private:
     size_t count_, words_;
-    Aligned<uint32_t> weights_;
+    const uint32_t *weights_;  // of the network's arena
 };
 
 // Real weights.
@@ -107,8 +107,8 @@ class RealRows {
     static constexpr size_t OUTPUTS = PAIR_TILE;
     static constexpr bool QUANTISED = false;
 
-    RealRows(const StoredWeights &stored, const Order &order)
-        : count_(order.size()), weights_(weights_for_multiplying(stored, order)) {}
+    RealRows(Arena &arena, const StoredWeights &stored, const Order &order)
+        : count_(order.size()), weights_(weights_for_multiplying(arena, stored, order)) {}
 
     size_t prepared_bytes() const { return round_up(count_ * sizeof(float), LINE); }
 
@@ -123,13 +123,13 @@ class RealRows {
         float sums[TOGETHER * PAIR_TILE];
         const float *x[TOGETHER];
         for (size_t n = 0; n < windows; n++) x[n] = reinterpret_cast<const float *>(rows[n]);
-        kernels.multiply(weights_.data() + tile * count_ * PAIR_TILE, count_, x, windows, sums);
+        kernels.multiply(weights_ + tile * count_ * PAIR_TILE, count_, x, windows, sums);
         for (size_t n = 0; n < windows; n++) kernels.finish(sums + PAIR_TILE * n, finish, outputs, y[n]);
     }
 
    private:
     size_t count_;
-    Aligned<float> weights_;
+    const float *weights_;  // of the network's arena
 };
 
 }  // namespace bayesbinn::inference

@@ -16,14 +16,14 @@ bool is_half_byte(const Order &order, size_t group) {
 
 }  // namespace
 
-Aligned<uint8_t> weights_for_tables(const StoredWeights &stored, const Order &order) {
+const uint8_t *weights_for_tables(Arena &arena, const StoredWeights &stored, const Order &order) {
     const size_t groups = order.size() / GROUP, tiles = (stored.outputs + TILE - 1) / TILE;
-    Aligned<uint8_t> packed(tiles * groups * 32);
+    uint8_t *const packed = arena.take<uint8_t>(tiles * groups * 32);
     std::vector<bool> whole(groups);
     for (size_t g = 0; g < groups; g++) whole[g] = is_half_byte(order, g);
     for (size_t output = 0; output < stored.outputs; output++) {
         const uint8_t *row = stored.bits + output * stored.row_bytes();
-        uint8_t *to = packed.data() + output / TILE * groups * 32 + output % 32;
+        uint8_t *to = packed + output / TILE * groups * 32 + output % 32;
         const int half = output % TILE < 32 ? 0 : 4;
         for (size_t g = 0; g < groups; g++) {
             unsigned bits = 0;
@@ -42,11 +42,11 @@ Aligned<uint8_t> weights_for_tables(const StoredWeights &stored, const Order &or
     return packed;
 }
 
-Aligned<uint32_t> weights_for_pairs(const StoredWeights &stored, const Order &order) {
+const uint32_t *weights_for_pairs(Arena &arena, const StoredWeights &stored, const Order &order) {
     const size_t words = order.size() / WORD, tiles = (stored.outputs + PAIR_TILE - 1) / PAIR_TILE;
-    Aligned<uint32_t> packed(tiles * words * PAIR_TILE);
+    uint32_t *const packed = arena.take<uint32_t>(tiles * words * PAIR_TILE);
     for (size_t output = 0; output < stored.outputs; output++) {
-        uint32_t *to = packed.data() + output / PAIR_TILE * words * PAIR_TILE + output % PAIR_TILE;
+        uint32_t *to = packed + output / PAIR_TILE * words * PAIR_TILE + output % PAIR_TILE;
         for (size_t position = 0; position < order.size(); position++)
             if (order[position] >= 0 && stored.positive(output, (size_t)order[position]))
                 to[position / WORD * PAIR_TILE] |= 1u << position % WORD;
@@ -54,11 +54,11 @@ Aligned<uint32_t> weights_for_pairs(const StoredWeights &stored, const Order &or
     return packed;
 }
 
-Aligned<float> weights_for_multiplying(const StoredWeights &stored, const Order &order) {
+const float *weights_for_multiplying(Arena &arena, const StoredWeights &stored, const Order &order) {
     const size_t tiles = (stored.outputs + PAIR_TILE - 1) / PAIR_TILE;
-    Aligned<float> packed(tiles * order.size() * PAIR_TILE);
+    float *const packed = arena.take<float>(tiles * order.size() * PAIR_TILE);
     for (size_t output = 0; output < stored.outputs; output++) {
-        float *to = packed.data() + output / PAIR_TILE * order.size() * PAIR_TILE + output % PAIR_TILE;
+        float *to = packed + output / PAIR_TILE * order.size() * PAIR_TILE + output % PAIR_TILE;
         for (size_t position = 0; position < order.size(); position++)
             if (order[position] >= 0) to[position * PAIR_TILE] = stored.value(output, (size_t)order[position]);
     }

@@ -27,12 +27,12 @@ struct StoredWeights {
 
 // [tile of TILE outputs][group of GROUP positions][32 bytes]: 4 bits of output r in the low half of byte r,
 // 4 bits of output r + 32 in the high half. `order` has a multiple of GROUP·BLOCK positions.
-Aligned<uint8_t> weights_for_tables(const StoredWeights &stored, const Order &order);
+const uint8_t *weights_for_tables(Arena &arena, const StoredWeights &stored, const Order &order);
 
 // [tile of PAIR_TILE outputs][word of WORD positions][PAIR_TILE words]; a multiple of WORD positions.
-Aligned<uint32_t> weights_for_pairs(const StoredWeights &stored, const Order &order);
+const uint32_t *weights_for_pairs(Arena &arena, const StoredWeights &stored, const Order &order);
 
 // [tile of PAIR_TILE outputs][position][PAIR_TILE floats]; weights of bits become ±1.
-Aligned<float> weights_for_multiplying(const StoredWeights &stored, const Order &order);
+const float *weights_for_multiplying(Arena &arena, const StoredWeights &stored, const Order &order);
 
 }  // namespace bayesbinn::inference
