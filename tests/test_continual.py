@@ -250,6 +250,23 @@ def test_a_run_leaves_what_others_read(tmp_path: Path) -> None:
     assert again.finished
 
 
+def test_accuracies_measured_beside_training_are_those_measured_between() -> None:
+    found, shown = [], []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):  # with two, the second evaluates while the first trains on
+            torch.set_num_threads(threads)
+            learner, rows = small_learner(evaluate_every=1, samples=20), []
+            learner.train(on_progress=lambda progress, rows=rows: rows.append(progress.row))
+            found.append([{k: v for k, v in line.items() if "seconds" not in k} for line in learner.record.epochs])
+            shown.append([row["accuracy_epoch"] for row in rows if row is not None and "accuracy" in row])
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
+    assert ["accuracy" in line for line in found[0]] == [True, True, False] * 2
+    assert shown[0] == [1, 2, 1, 2] and set(shown[1]) <= {1, 2}
+
+
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     started = Commands(tmp_path_factory.mktemp("logs"))

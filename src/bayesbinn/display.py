@@ -61,7 +61,8 @@ def row_text(row: dict[str, Any]) -> str:
         if row.get(key) is not None:
             parts.append(f"{name} {row[key]:.2f} %")
     if "accuracy" in row:
-        parts.append(f"tasks so far {' '.join(f'{each:.1f}' for each in row['accuracy'])} %")
+        late = f" (epoch {row['accuracy_epoch']})" if row.get("accuracy_epoch", row["epoch"]) != row["epoch"] else ""
+        parts.append(f"tasks so far{late} {' '.join(f'{each:.1f}' for each in row['accuracy'])} %")
     if "flip_ratio" in row:
         parts.append(f"flipped {100 * row['flip_ratio']:.2f} %")
     return "  ".join([*parts, f"{row['seconds']:.1f} s"])

@@ -13,10 +13,13 @@ statistics a test uses is therefore part of its result:
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -113,12 +116,18 @@ class QuickNetworks:
     """
 
     def __init__(
-        self, model: nn.Module, posterior: BernoulliPosterior, samples: int, seed: int, example: Tensor
+        self,
+        model: nn.Module,
+        posterior: BernoulliPosterior,
+        samples: int,
+        seed: int,
+        example: Tensor,
+        threads: int = 1,
     ) -> None:
         with TemporaryDirectory() as folder:
             path = Path(folder) / "networks.safetensors"
             pack(model, path, posterior=posterior, samples=samples, seed=seed, example_input=example)
-            self._ensemble = load(path, activations="int8", threads=torch.get_num_threads(), backend="native")
+            self._ensemble = load(path, activations="int8", threads=threads, backend="native")
 
     def accuracy(self, part: Part, policy: str, statistics: Weights | None = None) -> float:
         """In percent; by the running statistics packed with the networks."""
@@ -140,6 +149,49 @@ def quick_networks(
         except BayesbinnError:
             pass
     return Networks(model, posterior, samples, seed)
+
+
+class Evaluations:
+    """Accuracies on the way. Those of packed networks are computed beside the training that goes on."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "evaluation", torch.set_num_threads, (1,))
+        self._open: tuple[dict[str, Any], Future[None]] | None = None
+        self._untold: dict[str, Any] | None = None
+
+    def start(self, line: dict[str, Any], networks: Networks | QuickNetworks, parts: list[Part], policy: str) -> None:
+        """Have ``accuracy`` and ``evaluation_seconds`` added to a line; the one before is finished first."""
+        self.finish()
+        self._untold = line
+
+        def measure() -> None:
+            started = time.monotonic()
+            accuracies = [networks.accuracy(part, policy) for part in parts]
+            line["accuracy"], line["evaluation_seconds"] = accuracies, time.monotonic() - started
+
+        # Networks that are not packed share the layers of the model in training.
+        if isinstance(networks, QuickNetworks) and torch.get_num_threads() > 1:
+            self._open = line, self._pool.submit(measure)
+        else:
+            measure()
+
+    @property
+    def under_way(self) -> bool:
+        return self._open is not None and not self._open[1].done()
+
+    def news(self) -> dict[str, Any]:
+        """The accuracies that came in since the last call, and their epoch; else nothing."""
+        line = self._untold
+        if line is None or self.under_way:
+            return {}
+        self._untold = None
+        return {"accuracy": line["accuracy"], "accuracy_epoch": line["epoch"]}
+
+    def finish(self) -> None:
+        """Wait for what is under way."""
+        if self._open is not None:
+            self._open[1].result()
+            self._open = None
 
 
 def unfamiliarity(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 from bayesbinn.continual.evaluation import (
     PER_TASK,
+    Evaluations,
     Networks,
     policies_of,
     quick_networks,
@@ -36,6 +38,8 @@ from bayesbinn.train import Loss, Totals, set_learning_rates, train_batches
 
 KEPT_TESTS = 10
 """Test parts of so many tasks stay in memory."""
+SMALL_STEP = 1 << 25
+"""Products of weights and examples in a step below which several threads only wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ class Learner:
     ) -> None:
         self.model, self.optimizer, self.stream, self.plan = model, optimizer, stream, plan
         self.real_optimizer, self.folder, self.loss = real_optimizer, folder, loss
+        self.may_write: Callable[[], None] = lambda: None
+        """Called before every writing; raises when the folder has become another process's."""
         self.policies = policies_of(model)
         self.record = Record([stream.task_name(index) for index in range(len(stream))])
         self.task, self.epoch = 0, 1
@@ -112,6 +118,7 @@ class Learner:
         self._parts: tuple[int, Parts] | None = None
         self._tests: dict[int, Part] = {}
         self._content = ""
+        self._evaluations = Evaluations()
         if folder is not None:
             self._restore(folder / "checkpoint.pt")
 
@@ -165,10 +172,12 @@ class Learner:
             else:
                 self.epoch += 1
             self.totals, self.elapsed = Totals(), 0.0
-            if self.epoch == 1 or time.monotonic() - saved_at >= min(10.0, checkpoint_seconds):
+            waited = time.monotonic() - saved_at
+            is_free = waited >= checkpoint_seconds or not self._evaluations.under_way
+            if self.epoch == 1 or (is_free and waited >= min(10.0, checkpoint_seconds)):
                 self._save()
                 saved_at = time.monotonic()
-            on_progress(Progress(number, self.total_epochs, 1, 1, Totals(), line))
+            on_progress(Progress(number, self.total_epochs, 1, 1, Totals(), {**line, **self._evaluations.news()}))
         self._save()
 
     def _train_epoch(
@@ -204,17 +213,28 @@ class Learner:
                 where = f"; the same command resumes {self.folder}" if self.folder else ""
                 raise RunStopped(f"stopped in task {self.task + 1}, epoch {self.epoch}{where}")
 
-        train_batches(
-            self.model,
-            self.optimizer,
-            batches,
-            self.totals,
-            loss=self.loss,
-            real_optimizer=self.real_optimizer,
-            mc_samples=self.optimizer.mc_samples,
-            before_batch=before_batch,
-            after_batch=after_batch,
-        )
+        with self._training_threads():
+            train_batches(
+                self.model,
+                self.optimizer,
+                batches,
+                self.totals,
+                loss=self.loss,
+                real_optimizer=self.real_optimizer,
+                mc_samples=self.optimizer.mc_samples,
+                before_batch=before_batch,
+                after_batch=after_batch,
+            )
+
+    @contextmanager
+    def _training_threads(self) -> Iterator[None]:
+        threads = torch.get_num_threads()
+        weights = sum(parameter.numel() for parameter in self.model.parameters())
+        torch.set_num_threads(1 if weights * self.plan.batch_size < SMALL_STEP else threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         return [self.optimizer] if self.real_optimizer is None else [self.optimizer, self.real_optimizer]
@@ -284,20 +304,16 @@ class Learner:
         }
         every = self.plan.evaluate_every
         if every and self.epoch % every == 0 and self.epoch < self.plan.epochs:
-            started = time.monotonic()
-            posterior = self._posterior()
-            tested = self._tested(self.task)
-            example = tested.gather(torch.arange(min(2, len(tested))))
+            posterior, parts = self._posterior(), [self._tested(task) for task in range(self.task + 1)]
+            example = parts[-1].gather(torch.arange(min(2, len(parts[-1]))))
             networks = quick_networks(self.model, posterior, self._samples(posterior), self._seed(), example)
-            line["accuracy"] = [
-                networks.accuracy(self._tested(task), self.policies[0]) for task in range(self.task + 1)
-            ]
-            line["evaluation_seconds"] = time.monotonic() - started
+            self._evaluations.start(line, networks, parts, self.policies[0])
         self.record.epochs.append(line)
         return line
 
     def _finish_task(self) -> None:
         """Measure what is known now, then let the method consolidate, and turn to the next task."""
+        self._evaluations.finish()
         started, posterior = time.monotonic(), self._posterior()
         self._statistics.append(statistics_of(self.model))
         is_last = self.task == len(self.stream) - 1
@@ -346,6 +362,7 @@ class Learner:
     # ---- files -------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        self._evaluations.finish()
         if self.folder is None:
             return
         state = {
@@ -361,6 +378,7 @@ class Learner:
             "real_optimizer": None if self.real_optimizer is None else self.real_optimizer.state_dict(),
             "random": torch.get_rng_state(),
         }
+        self.may_write()
         self.folder.mkdir(parents=True, exist_ok=True)
         with replacing(self.folder / "checkpoint.pt") as partial:
             torch.save(state, partial)
