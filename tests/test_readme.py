@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -60,3 +61,14 @@ def test_figures_of_continual_learning_stand_in_the_results() -> None:
         assert found, (variant, policy)
         for number in numbers.strip(" |").split(" | "):
             assert any(number in cells for cells in found), (variant, policy, number)
+
+
+def test_figures_of_scaling_stand_in_the_results() -> None:
+    report = json.loads((ROOT / "results/benchmarks/scaling.json").read_text())
+    step, speed = report["step, ms"], report["speed of two ranks beside one process of two threads"]
+    text = " ".join(TEXT.split())
+    said = re.search(r"takes them (\d+) ms, one process of two threads (\d+) ms, a speed of ([\d.]+)", text)
+    assert said is not None
+    assert said.groups() == (f"{step['two ranks']:.0f}", f"{step['one process']:.0f}", f"{speed['two ranks']:.2f}")
+    sent = report["sent per rank and step, bytes"]["measured, two ranks"]
+    assert f"sends {sent / 1e6:.1f} MB per step" in text
