@@ -13,7 +13,7 @@ from typing import Any
 
 # Starts `bayesbinn` as processes of their own that share the imports, which take longer than these runs.
 STARTER = """
-import json, os, resource, sys, tempfile, traceback
+import faulthandler, json, os, resource, sys, tempfile, time, traceback
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
@@ -27,7 +27,14 @@ with tempfile.TemporaryDirectory() as folder:  # torch imports much of itself at
 for line in sys.stdin:
     request = json.loads(line)
     if "wait" in request:
-        print(os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1]), flush=True)
+        deadline, ended = time.monotonic() + request["seconds"], (0, 0)
+        while not ended[0]:
+            time.sleep(0.01)
+            ended = os.waitpid(request["wait"], os.WNOHANG)
+            if not ended[0] and time.monotonic() > deadline:
+                os.kill(request["wait"], 6)  # its stacks go to its log
+                ended = os.waitpid(request["wait"], 0)
+        print(os.waitstatus_to_exitcode(ended[1]), flush=True)
         continue
     child = os.fork()
     if child:
@@ -37,6 +44,7 @@ for line in sys.stdin:
         os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     if request["limit"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))
+    faulthandler.enable()
     sys.argv = ["bayesbinn", *request["arguments"]]
     os.environ.update(request["environment"])
     try:
@@ -78,9 +86,9 @@ class Commands:
         places = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
         return [self.start(*arguments, environment=place, log=f"rank-{place['RANK']}") for place in places]
 
-    def wait(self, process: int) -> int:
-        """The exit code; negative for a signal."""
-        return self._ask({"wait": process})
+    def wait(self, process: int, seconds: float = 120) -> int:
+        """The exit code; negative for a signal. A process that hangs is ended with SIGABRT."""
+        return self._ask({"wait": process, "seconds": seconds})
 
     def run(self, *arguments: str, limit: int = 0) -> int:
         return self.wait(self.start(*arguments, limit=limit))

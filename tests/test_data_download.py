@@ -222,6 +222,25 @@ def test_an_archive_is_fetched_unpacked_and_removed(server: Server, tmp_path: Pa
     assert files_in(tmp_path) == INSIDE
 
 
+def test_several_processes_may_fetch_the_same_archive(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one has unpacked and deleted the archive between our download and our unpacking."""
+    archive = tar(INSIDE)
+    source = packed(archive, server.url)
+    server.files = {"/packed.tar.gz": archive}
+    fetch_one = download._fetch_one
+
+    def overtaken(*arguments: Any) -> None:
+        fetch_one(*arguments)
+        monkeypatch.setattr(download, "_fetch_one", fetch_one)
+        download.fetch(source, tmp_path / "packed")
+
+    monkeypatch.setattr(download, "_fetch_one", overtaken)
+    download.fetch(source, tmp_path / "packed")
+    assert files_in(tmp_path) == INSIDE
+
+
 def test_a_wrong_archive_is_not_unpacked(server: Server, tmp_path: Path) -> None:
     server.files = {"/packed.tar.gz": tar(INSIDE)}
     with pytest.raises(InvalidFile, match=r"packed\.tar\.gz has the md5"):

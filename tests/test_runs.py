@@ -424,7 +424,7 @@ def test_a_folder_has_one_writer(commands: Commands, tmp_path: Path) -> None:
     wait_for_a_checkpoint(tmp_path)
     assert commands.wait(commands.start(*training("ste", tmp_path, epochs=300), log="second")) == 2
     last = commands.log("second")[-1]
-    assert f"process {first} is training there; wait for it" in last and not last.startswith("Traceback")
+    assert f"process {first} is writing there; wait for it" in last and not last.startswith("Traceback")
     os.kill(first, signal.SIGKILL)
     assert commands.wait(first) == -signal.SIGKILL and (tmp_path / "lock").exists()
     arguments = [*training("ste", tmp_path, epochs=300), "--stop-after", "1"]
@@ -445,6 +445,23 @@ def test_a_full_disk_leaves_the_previous_checkpoint(commands: Commands, tmp_path
     assert before == {path.name: path.read_bytes() for path in folder.glob("*.*")}
     assert commands.run(*training("bayesbinn", folder, epochs=3)) == 0
     assert_same_run(tmp_path / "whole", folder)
+
+
+def test_a_process_that_lost_its_folder_writes_nothing(tmp_path: Path) -> None:
+    from bayesbinn.run_lock import LockLost, RunLock
+
+    folder = tmp_path / "run"
+    Run.open(digits(), folder).train(stop_after=1)
+    run, lock = Run.open(digits(), folder), RunLock(folder)
+    assert lock.claim()
+    run.may_write = lock.check
+    lock.path.write_text(lock.path.read_text().replace(lock._owner.token, "another"))
+    before = {path.name: path.read_bytes() for path in folder.glob("*.*")}
+    with pytest.raises(LockLost, match="took this run over"):
+        run.train()
+    assert before == {path.name: path.read_bytes() for path in folder.glob("*.*")}
+    lock.release()
+    assert lock.path.exists(), "it is the other's"
 
 
 def test_no_space_for_the_posterior_gets_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

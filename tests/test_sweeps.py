@@ -225,15 +225,14 @@ def test_a_silent_owner_of_another_machine_is_waited_for(tmp_path: Path) -> None
     silent = RunLock(tmp_path, heartbeat=3600)
     object.__setattr__(silent._owner, "machine", "elsewhere 123")
     assert silent.acquire()
-    said: list[str] = []
     lock = RunLock(tmp_path, stale=0.5)
-    lock.claim(said.append)
-    assert len(said) == 1 and "a process of elsewhere was writing there" in said[0]
+    assert not lock.claim() and "a process of another machine was writing there" in lock.waiting
+    until(lock.claim, "the owner is silent", 10)
     lock.check()
     lock.release()
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidFile, match="could not be written"):
-        RunLock(tmp_path / "file" / "run").claim(said.append)
+    with pytest.raises(InvalidFile, match="the folder of the run cannot be made"):
+        RunLock(tmp_path / "file" / "run").claim()
 
 
 # ---- on this machine -------------------------------------------------------------------------------
@@ -321,6 +320,23 @@ def test_a_driver_that_ends_leaves_no_process_and_is_resumed(number: signal.Sign
         assert len(epochs) == len(set(epochs)) == 300 and starts(log.parent) == 2, "no epoch was trained twice"
 
 
+def test_a_run_that_is_ended_from_outside_goes_on(tmp_path: Path) -> None:
+    """As by the walltime of a cluster: SIGTERM."""
+    path, folder = grid(tmp_path, rates="[1e-3]", epochs=300), tmp_path / "sweep"
+    driver = subprocess.Popen(
+        command("run", path, "--out", folder, "--workers", "2"), stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    until(lambda: len(list(folder.glob("*/checkpoint.pt"))) == 2, "two runs under way")
+    owner = owner_of(folder / "ste-lr0.001-s0")
+    assert owner is not None and owner[0] is not None
+    os.kill(owner[0].process, signal.SIGTERM)
+    _, said = driver.communicate(timeout=240)
+    assert driver.returncode == 0, said
+    assert {row["state"] for row in results(folder).values()} == {"finished"}
+    assert starts(folder / "ste-lr0.001-s0") == 2 and starts(folder / "bayesbinn-lr0.001-s0") == 1
+    assert "stopped in epoch" in (folder / "ste-lr0.001-s0" / "log.txt").read_text()
+
+
 @pytest.mark.slow
 def test_a_local_sweep_of_twelve_runs(tmp_path: Path) -> None:
     path = grid(tmp_path, seeds=3)
@@ -331,9 +347,9 @@ def test_a_local_sweep_of_twelve_runs(tmp_path: Path) -> None:
 
 def test_workers_share_the_processors() -> None:
     with open_executor(None, 1, None) as (_, slots):
-        assert slots == cores()
+        assert slots() == cores()
     with open_executor(None, 2 * cores(), None) as (_, slots):
-        assert slots == 1
+        assert slots() == 1
     with pytest.raises(InvalidInput, match="--workers 0"), open_executor(0, 1, None):
         pass
 
@@ -402,6 +418,23 @@ def test_a_killed_dask_worker_costs_none_of_twelve_runs(tmp_path: Path) -> None:
     killed_worker(tmp_path, seeds=3, epochs=60)
 
 
+@pytest.mark.slow
+def test_ctrl_c_stops_the_runs_on_dask_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    path, folder = grid(tmp_path, rates="[1e-3]", epochs=300), tmp_path / "sweep"
+    with dask_cluster(tmp_path) as (address, _):
+        arguments = command("run", path, "--out", folder, "--scheduler", address)
+        driver = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment())
+        until(lambda: len(list(folder.glob("*/checkpoint.pt"))) == 2, "two runs under way")
+        driver.send_signal(signal.SIGINT)
+        _, said = driver.communicate(timeout=120)
+        assert driver.returncode == 130, said
+        until(lambda: not list(folder.glob("*/lock")), "the runs wrote their checkpoints and went")
+        assert all("stopped in epoch" in log.read_text() for log in folder.glob("*/log.txt"))
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment())
+        assert done.returncode == 0, done.stderr
+    assert {row["state"] for row in results(folder).values()} == {"finished"}
+
+
 def test_an_address_without_a_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr("bayesbinn.cluster._PATIENCE", 0.5)
@@ -447,6 +480,10 @@ def test_a_search_resumes_and_its_best_can_be_trained(tmp_path: Path) -> None:
 
     settings = load_experiment(str(folder / "best.toml")).method.settings
     assert settings["lr"] == rows[answer["best"]]["lr"]
+
+    path.write_text(SEARCH.replace('"training.epochs" = 1', '"training.epochs" = 2'))
+    other = call("search", path, "--trials", "4", "--out", folder)
+    assert other.returncode == 2 and "holds another experiment (training.epochs is 1 there, 2 here)" in other.stderr
 
 
 def test_a_search_without_optuna_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,10 +129,9 @@ def train(
 
     from bayesbinn.commands import open_any, prepare, report
     from bayesbinn.display import shown, stoppable
-    from bayesbinn.distributed import session
+    from bayesbinn.distributed import session, sole_writer
     from bayesbinn.methods import ranks
-    from bayesbinn.run_lock import RunLock
-    from bayesbinn.runs import Progress, RunStopped
+    from bayesbinn.runs import RunStopped
 
     wanted = list(changes or [])
     wanted += ["training.independent_noise=true"] if independent_noise else []
@@ -144,36 +143,27 @@ def train(
         for note in chosen.notes:
             console.print(note, soft_wrap=True)
         folder = out or chosen.folder
-        run = open_any(chosen.experiment, folder, data_dir)
-        if run.finished:
-            console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
-        elif run.where_to_resume:
-            console.print(f"resuming {folder} in {run.where_to_resume}", soft_wrap=True)
-        lock = RunLock(folder)
-
-        def progressed(progress: Progress) -> None:
-            if first:
-                lock.check()
-            update(progress)
-
         try:
-            if not run.finished:
-                ranks.decided(lambda: lock.claim(lambda text: console.print(text, soft_wrap=True)))
-            with (
-                shown(console, chosen.experiment.method.name, run.total_epochs, done=run.epochs_done) as update,
-                stoppable() as should_stop,
-            ):
-                run.train(
-                    stop_after=stop_after,
-                    checkpoint_seconds=60 * checkpoint_minutes,
-                    on_progress=progressed,
-                    should_stop=should_stop,
-                )
+            with sole_writer(folder, lambda text: console.print(text, soft_wrap=True)) as may_write:
+                run = open_any(chosen.experiment, folder, data_dir)
+                run.may_write = may_write
+                if run.finished:
+                    console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
+                elif run.where_to_resume:
+                    console.print(f"resuming {folder} in {run.where_to_resume}", soft_wrap=True)
+                with (
+                    shown(console, chosen.experiment.method.name, run.total_epochs, done=run.epochs_done) as update,
+                    stoppable() as should_stop,
+                ):
+                    run.train(
+                        stop_after=stop_after,
+                        checkpoint_seconds=60 * checkpoint_minutes,
+                        on_progress=update,
+                        should_stop=should_stop,
+                    )
         except RunStopped as stopped:
             console.print(str(stopped), soft_wrap=True)
             raise typer.Exit(INTERRUPTED) from None
-        finally:
-            lock.release()
     if first:
         summary = report(folder)
         typer.echo(json.dumps(summary, indent=2) if as_json else _lines(summary))
@@ -301,6 +291,10 @@ def reproduce(
     workers: Annotated[
         int, typer.Option(min=1, help="Missing runs at once, each in a process of its own, for tables and curves.")
     ] = 1,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help="Run them on the workers of this Dask scheduler instead, --workers (above 1) at once."),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Reproduce a table or figure of the paper, next to the paper's own numbers."""
@@ -318,6 +312,7 @@ def reproduce(
         stop_after=stop_after,
         train=train_missing,
         workers=workers,
+        scheduler=scheduler,
     ):
         typer.echo(line)
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -25,9 +26,13 @@ from typing import Any, Literal
 from bayesbinn.errors import BayesbinnError, InvalidInput, MissingDependency
 from bayesbinn.run_process import STOPPED
 
-LOG, ERROR = "log.txt", "error.txt"
+LOG, ERROR, METRICS = "log.txt", "error.txt", "metrics.jsonl"
 TICK = 0.5
 _PATIENCE = 10.0
+_LATENESS = 60.0
+"""Seconds after which a shared file system shows what another machine wrote."""
+_RESTARTS = 3
+"""Of a run that was stopped from outside, by a cluster's walltime, say."""
 
 
 class Interrupted(BayesbinnError):
@@ -55,6 +60,8 @@ class Ended:
     state: Literal["finished", "stopped", "failed"]
     reason: str = ""
     machine: str = ""
+    lines: int = 0
+    """Of its metrics, where it ran."""
 
 
 def need(module: str, extra: str, purpose: str) -> Any:
@@ -93,8 +100,10 @@ class LocalProcesses(ThreadPoolExecutor):
 
 
 @contextmanager
-def open_executor(workers: int | None, threads: int, scheduler: str | None) -> Iterator[tuple[Executor, int]]:
-    """An executor, and how many runs it runs at once. Leaving it by an exception stops what is running."""
+def open_executor(
+    workers: int | None, threads: int, scheduler: str | None
+) -> Iterator[tuple[Executor, Callable[[], int]]]:
+    """An executor, and how many runs it runs at once, now. Leaving it by an exception stops what is running."""
     for option, value in (("workers", workers), ("threads", threads)):
         if value is not None and value < 1:
             raise InvalidInput(f"--{option} {value}: it must be 1 or more")
@@ -102,7 +111,7 @@ def open_executor(workers: int | None, threads: int, scheduler: str | None) -> I
         slots = workers or max(1, cores() // threads)
         local = LocalProcesses(slots)
         try:
-            yield local, slots
+            yield local, lambda: slots
         except BaseException:
             local.shutdown(cancel_futures=True)
             raise
@@ -111,7 +120,7 @@ def open_executor(workers: int | None, threads: int, scheduler: str | None) -> I
     client = _connect(scheduler)
     executor: Executor = client.get_executor(pure=False)
     try:
-        yield executor, workers or max(1, sum(client.nthreads().values()))
+        yield executor, lambda: workers or max(1, sum(client.nthreads().values()))
     finally:
         executor.shutdown(wait=False)
         with suppress(Exception):  # a scheduler that is gone
@@ -163,13 +172,20 @@ def work(job: Job) -> Ended:
     if code == 0:
         with suppress(OSError):
             (folder / ERROR).unlink()
-        return Ended(job.name, "finished", machine=platform.node())
+        return Ended(job.name, "finished", machine=platform.node(), lines=_lines_of(folder))
     if code == STOPPED:
         return Ended(job.name, "stopped", machine=platform.node())
     reason = _reason(folder / LOG, code)
     with suppress(OSError):
         (folder / ERROR).write_text(reason + "\n", encoding="utf-8")
     return Ended(job.name, "failed", reason, platform.node())
+
+
+def _lines_of(folder: Path) -> int:
+    try:
+        return (folder / METRICS).read_bytes().count(b"\n")
+    except OSError:
+        return 0
 
 
 def _run_process(job: Job, log: Any) -> int:
@@ -210,26 +226,39 @@ def run_all(
     executor: Executor,
     jobs: Iterable[Job],
     *,
-    slots: int | None = None,
+    slots: Callable[[], int] | None = None,
     on_tick: Callable[[], None] = lambda: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Ended]:
     """Run all jobs and yield each as it ends, in any order; a failed one stops no other.
 
-    With `slots`, the next job is asked for only when fewer than so many are under way.
+    With `slots`, the next job is asked for only when fewer than so many are under way. A run that was stopped, but not
+    from here, goes on elsewhere.
     """
-    source, running = iter(jobs), dict[Future[Ended], Job]()
+    source, running, starts = iter(jobs), dict[Future[Ended], Job](), Counter[str]()
     more = True
+
+    def start(job: Job) -> None:
+        starts[job.name] += 1
+        running[executor.submit(work, job)] = job
+
     while more or running:
-        while more and (slots is None or len(running) < slots):
+        while more and (slots is None or len(running) < slots()):
             job = next(source, None)
             if job is None:
                 more = False
             else:
-                running[executor.submit(work, job)] = job
+                start(job)
         done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
         for future in done:
-            yield _outcome(future, running.pop(future))
+            job = running.pop(future)
+            ended = _outcome(future, job)
+            if ended.state != "stopped" or should_stop():
+                yield ended
+            elif starts[job.name] <= _RESTARTS:
+                start(job)
+            else:
+                yield Ended(job.name, "failed", f"it was stopped {starts[job.name]} times", ended.machine)
         on_tick()
         if running and should_stop():
             raise Interrupted("stopped; the same command goes on where the runs were")
@@ -243,7 +272,17 @@ def _outcome(future: Future[Ended], job: Job) -> Ended:
         text = " ".join(str(error).split()) or "no message"
         return Ended(job.name, "failed", f"{type(error).__name__}: {text}")
     ended = future.result()
-    if ended.state == "finished" and not (Path(job.folder) / "config.toml").exists():
+    if ended.state == "finished" and not _is_seen_here(ended, Path(job.folder)):
         reason = f"finished on {ended.machine}, but {job.folder} is not to be seen here: share the folder"
         return Ended(job.name, "failed", reason, ended.machine)
     return ended
+
+
+def _is_seen_here(ended: Ended, folder: Path) -> bool:
+    """Whether the files of a finished run are there; those of another machine may come late."""
+    deadline = time.monotonic() + (_LATENESS if ended.machine != platform.node() else 0)
+    while not (folder / "config.toml").exists() or _lines_of(folder) < ended.lines:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(TICK)
+    return True

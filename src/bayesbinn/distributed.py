@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ from bayesbinn.errors import BayesbinnError, InvalidInput
 from bayesbinn.experiments.config import Experiment
 from bayesbinn.methods import ranks
 from bayesbinn.methods.contract import BinaryOptimizer
+from bayesbinn.run_lock import RunLock
 from bayesbinn.train import Batch, Totals
 
 TIMEOUT = 300.0
@@ -44,7 +48,10 @@ _BUFFERS_AT_EVERY_BATCH = (
     else "broadcast_buffers"
 )
 
+_replicas: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
 
 
 class LostRank(BayesbinnError, ConnectionError):
@@ -84,8 +91,40 @@ def session(timeout: float = TIMEOUT) -> Iterator[None]:
             f"rank {rank} of {world} lost the others ({reason}); the same command resumes from the last checkpoint"
         ) from None
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        _leave()
+
+
+def _leave() -> None:
+    """End the group.
+
+    Gloo's threads are joined when the last reference to the group goes. DistributedDataParallel's reducer has one, and
+    drops it while it holds the interpreter's lock; a thread of gloo that needs the lock to let go of a tensor would
+    then wait for ever, and be waited for. So the reducers go first; other references let go of the lock.
+    """
+    for replica in list(_replicas):
+        vars(replica).update(reducer=None, logger=None)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextmanager
+def sole_writer(folder: Path, tell: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """Rank 0 owns a run's folder for the length of the block; the check it gives is to be made before writing."""
+    lock, waited = RunLock(folder), False
+    is_new = not folder.exists()
+    try:
+        # In short rounds: ranks that hear nothing for long would take rank 0 for lost.
+        while not ranks.decided(lock.claim):
+            if not waited:
+                tell(lock.waiting)
+            waited = True
+            time.sleep(1)
+        yield lock.check if ranks.rank() == 0 else lambda: None
+    finally:
+        lock.release()
+        if is_new and ranks.rank() == 0:
+            with suppress(OSError):
+                folder.rmdir()  # only if nothing came of it
 
 
 def _place() -> tuple[int, int, int] | None:
@@ -97,12 +136,12 @@ def _place() -> tuple[int, int, int] | None:
     if missing:
         raise InvalidInput(f"RANK is set, but {missing[0]} is not; {advice}")
     try:
-        rank, world, local_rank = (int(os.environ[name]) for name in _ENVIRONMENT[:3])
+        rank, world, local_rank, port = (int(os.environ[name]) for name in _NUMBERS)
     except ValueError:
-        rank, world, local_rank = -1, 0, 0
-    if not 0 <= rank < world or local_rank < 0:
-        found = ", ".join(f"{name}={os.environ[name]}" for name in _ENVIRONMENT[:3])
-        raise InvalidInput(f"{found}: ranks are counted from 0 to WORLD_SIZE - 1; {advice}")
+        rank, world, local_rank, port = -1, 0, 0, 0
+    if not 0 <= rank < world or local_rank < 0 or not 0 < port < 65536:
+        found = ", ".join(f"{name}={os.environ[name]}" for name in _NUMBERS)
+        raise InvalidInput(f"{found}: ranks are counted from 0 to WORLD_SIZE - 1, ports up to 65535; {advice}")
     return None if world == 1 else (rank, world, local_rank)
 
 
@@ -171,6 +210,7 @@ def replicated(
     kind = _OwnNoise if optimizer.independent_noise else DistributedDataParallel
     buffers: dict[str, Any] = {_BUFFERS_AT_EVERY_BATCH: False}
     replica = kind(model, **buffers)
+    _replicas.add(replica)
     if optimizer.independent_noise and real_optimizer is not None:
         real_optimizer.register_step_pre_hook(_average_gradients)
     return replica
@@ -205,9 +245,9 @@ def share_buffers(model: nn.Module) -> None:
 def separate_dropout(seed: int, epoch: int, batch: int) -> None:
     """Start torch's random stream for one batch, so that no two ranks drop the same units.
 
-    Rank 0 goes on in the stream that the checkpoint keeps, as a process alone does.
+    On CPUs rank 0 goes on in the stream that the checkpoint keeps, as a process alone does.
     """
-    if ranks.rank():
+    if ranks.rank() or device().type == "cuda":
         state = np.random.SeedSequence([seed, epoch, batch, ranks.rank()]).generate_state(1, np.uint64)
         torch.manual_seed(int(state[0]))
 

@@ -59,6 +59,9 @@ def begin_folder(experiment: Experiment, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
+    for left in folder.glob("*.partial"):  # of a process that was killed while it wrote
+        with suppress(OSError):
+            left.unlink()
     config = folder / "config.toml"
     if not config.exists():
         write_atomically(config, experiment.to_toml().encode())
@@ -98,7 +101,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to. It takes the place of `path` when it is complete and on the disk, or not at all."""
-    with explained(path) as partial:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with explained(path, partial):
         yield partial
         with partial.open("rb") as file:
             os.fsync(file.fileno())
@@ -106,14 +110,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[Path]:
+def explained(path: Path, partial: Path | None = None) -> Iterator[None]:
     """A failure to write `path` through its ``.partial`` neighbour leaves nothing half written, and is one line."""
-    partial = path.with_name(path.name + ".partial")
     try:
-        yield partial
+        yield
     except (OSError, RuntimeError, SafetensorError) as error:
         with suppress(OSError):
-            partial.unlink()
+            (partial or path.with_name(path.name + ".partial")).unlink()
         reason = str(error).partition("\n")[0]
         kept = "; the previous one is untouched" if path.exists() else ""
         raise InvalidFile(f"{path}: could not be written ({reason}){kept}") from None

@@ -78,134 +78,163 @@ class RunLock:
         self._heartbeat, self._stale = heartbeat, stale
         process = os.getpid()
         self._owner = Owner(uuid.uuid4().hex, _machine(), process, _start_of(process))
-        self._touched = 0.0
-        self._lost = False
+        self._own_file = self.path.with_suffix(f".{self._owner.token}")
+        self._since: dict[Path, tuple[object, float]] = {}
         self._leaving = threading.Event()
         self._thread: threading.Thread | None = None
 
     def acquire(self, *, wait: bool = True, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Become the owner; False when another one is alive and waiting is over or not wanted."""
-        seen: tuple[tuple[Owner | None, int], float] | None = None
-        while not self._create():
-            found = self._found()
-            if found is None:
-                continue
-            if seen is None or found != seen[0]:
-                seen = (found, time.monotonic())
-            owner = found[0]
-            if (owner is not None and owner.dead()) or time.monotonic() - seen[1] > self._stale:
-                if self._take_over(found):
-                    break
-            elif not wait or should_stop():
+        while not self._attempt():
+            if not wait or should_stop():
                 return False
             time.sleep(POLL)
-        self._touched, self._lost = time.monotonic(), False
         self._leaving.clear()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
         return True
 
-    def claim(self, tell: Callable[[str], None]) -> None:
-        """Become the owner. One of this machine that is alive is an error; of another machine it is waited for."""
+    def claim(self) -> bool:
+        """Become the owner now. An owner of this machine that is alive is an error; False: try again in a second.
+
+        A process of another machine may have ended. How long it has been silent is counted from the first call.
+        """
         folder = self.path.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
+        try:
             if self.acquire(wait=False):
-                return
+                return True
             found = owner_of(folder)
-            owner = None if found is None else found[0]
-            if owner is not None and owner.machine == _machine():
-                raise InvalidUse(
-                    f"{folder}: process {owner.process} is training there; wait for it, or choose another --out"
-                )
-            where = "another process" if owner is None else f"a process of {owner.machine.split()[0]}"
-            tell(f"{folder}: {where} was writing there; after {self._stale:.0f} s of silence this one goes on")
-            self.acquire()
         except OSError as error:
             raise InvalidFile(f"{self.path}: could not be written ({error.strerror})") from None
+        owner = None if found is None else found[0]
+        if owner is not None and owner.machine == _machine() and not owner.dead():
+            raise InvalidUse(
+                f"{folder}: process {owner.process} is writing there; wait for it, or choose another --out"
+            )
+        return False
+
+    @property
+    def waiting(self) -> str:
+        """What a `claim` that failed waits for, in words."""
+        return (
+            f"{self.path.parent}: a process of another machine was writing there; after {self._stale:.0f} s without a "
+            "sign of it this one goes on"
+        )
 
     def check(self) -> None:
-        """Raise when the folder is another's. Free while the lock was touched in time."""
-        if not self._lost and time.monotonic() - self._touched > self._stale / 2:
-            self._lost = not self._is_mine()
-        if self._lost:
+        """Raise when the folder is another's. To be called before every writing: an owner may have slept."""
+        if self._is_lost():
             raise LockLost(f"{self.path}: another process took this run over; it goes on there")
 
     def release(self) -> None:
-        """Let others in; a lock that was lost is left alone."""
+        """Let others in; a lock that was lost, or never held, is left alone."""
         self._leaving.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._is_mine():
-            with suppress(OSError):
-                self.path.unlink()
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        if not self._is_lost():
+            self._remove(self.path, lambda taken: _read(taken) == self._owner)
 
-    def _create(self) -> bool:
+    def _attempt(self) -> bool:
+        """Create the lock, or take over that of an owner who has ended or was silent for too long."""
         try:
             descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except FileExistsError:
-            return False
-        with os.fdopen(descriptor, "w") as file:
-            file.write(json.dumps(asdict(self._owner)))
-        return True
+            pass
+        else:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(json.dumps(asdict(self._owner)))
+            return True
+        found = owner_of(self.path.parent)
+        if found is None:
+            return False  # it has just been released
+        gone = found[0] is not None and found[0].dead()
+        return (gone or self._seen_for(self.path, found) > self._stale) and self._take_over(found)
 
-    def _found(self) -> tuple[Owner | None, int] | None:
-        return owner_of(self.path.parent)
-
-    def _is_mine(self) -> bool:
-        found = self._found()
-        return found is not None and found[0] == self._owner
+    def _seen_for(self, path: Path, state: object) -> float:
+        """Seconds since this object first saw a file in this state."""
+        now = time.monotonic()
+        if path not in self._since or self._since[path][0] != state:
+            self._since[path] = (state, now)
+        return now - self._since[path][1]
 
     def _take_over(self, stale: tuple[Owner | None, int]) -> bool:
         """Replace a dead owner's lock. A second file keeps two processes from doing so at once."""
-        guard, mine = self.path.with_suffix(".taking"), self.path.with_suffix(f".{self._owner.token}")
+        guard = self.path.with_suffix(".taking")
         try:
             os.close(os.open(guard, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             # Its process ended within the lines below, or is there still.
             with suppress(OSError):
-                if abs(time.time() - guard.stat().st_mtime) > self._stale:
-                    guard.unlink()
+                seen = guard.stat().st_mtime_ns
+                if self._seen_for(guard, seen) > self._stale:
+                    self._remove(guard, lambda taken: taken.stat().st_mtime_ns == seen)
             return False
         try:
-            if self._found() != stale:
+            if owner_of(self.path.parent) != stale:
                 return False
-            mine.write_text(json.dumps(asdict(self._owner)))
-            os.replace(mine, self.path)
+            self._own_file.write_text(json.dumps(asdict(self._owner)))
+            os.replace(self._own_file, self.path)
         finally:
             with suppress(OSError):
                 guard.unlink()
-        return self._is_mine()
+        return not self._is_lost()
+
+    def _remove(self, path: Path, is_meant: Callable[[Path], bool]) -> None:
+        """Delete a file unless another has taken its place: nobody else knows it by the name it has meanwhile."""
+        with suppress(OSError):
+            os.rename(path, self._own_file)
+            if not is_meant(self._own_file):
+                os.link(self._own_file, path)
+        with suppress(OSError):
+            self._own_file.unlink()
+
+    def _is_lost(self) -> bool:
+        """Whether the file is gone or names another owner. One that cannot be read for a moment tells nothing."""
+        try:
+            owner = _read(self.path)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return owner is not None and owner != self._owner
 
     def _beat(self) -> None:
         while not self._leaving.wait(self._heartbeat):
-            if not self._is_mine():
-                self._lost = True
+            if self._is_lost():
                 return
             with suppress(OSError):
                 os.utime(self.path)
-                self._touched = time.monotonic()
+
+
+def _read(path: Path) -> Owner | None:
+    """None while the file is being written."""
+    try:
+        return Owner(**json.loads(path.read_text()))
+    except (ValueError, TypeError):
+        return None
 
 
 def owner_of(folder: Path) -> tuple[Owner | None, int] | None:
-    """Who owns a folder, and when the lock was touched (ns); None where there is no lock.
-
-    The owner is None while the file is being written.
-    """
+    """Who owns a folder, and when the lock was touched (ns); None where there is no lock."""
     path = folder / NAME
     try:
-        touched, text = path.stat().st_mtime_ns, path.read_text()
-    except OSError:
+        return _read(path), path.stat().st_mtime_ns
+    except FileNotFoundError:
         return None
-    try:
-        return Owner(**json.loads(text)), touched
-    except (ValueError, TypeError):
-        return None, touched
 
 
 def seems_owned(folder: Path) -> bool:
     """Whether a process seems to write there now: a guess for displays, by the clocks of both machines."""
-    found = owner_of(folder)
+    try:
+        found = owner_of(folder)
+    except OSError:
+        return False
     if found is None or (found[0] is not None and found[0].dead()):
         return False
     return abs(time.time() - found[1] / 1e9) < STALE

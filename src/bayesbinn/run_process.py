@@ -28,6 +28,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     request: dict[str, Any] = json.loads(sys.stdin.readline())
     stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())  # a cluster's walltime
     threading.Thread(target=_watch, args=(stopping,), daemon=True).start()
     lock = RunLock(Path(request["folder"]))
     if not lock.acquire(should_stop=stopping.is_set):
@@ -62,11 +63,11 @@ def _train(request: dict[str, Any], lock: RunLock, stopping: threading.Event) ->
     experiment = validated(json.loads(request["config"]), request["name"])
     data_dir = request["data_dir"]
     run = open_any(experiment, Path(request["folder"]), Path(data_dir) if data_dir else None)
+    run.may_write = lock.check
     if run.where_to_resume:
         print(f"resuming in {run.where_to_resume}", flush=True)
 
     def tell(progress: Progress) -> None:
-        lock.check()
         if progress.row is not None:
             print(f"epoch {progress.epoch}/{progress.epochs}  {row_text(progress.row)}", flush=True)
 

@@ -129,6 +129,8 @@ class Run:
     _saved_at: float = -math.inf
     signs: list[Tensor] = field(default_factory=list)
     """The signs of the binary weights at the start of the epoch."""
+    may_write: Callable[[], None] = lambda: None
+    """Called before every writing; raises when the folder has become another process's."""
     _replica: nn.Module | None = None
     """The model as data-parallel ranks train it."""
 
@@ -346,6 +348,7 @@ class Run:
             "real_optimizer": None if self.real_optimizer is None else self.real_optimizer.state_dict(),
             "random": torch.get_rng_state(),
         }
+        self.may_write()
         self._saved_at = time.monotonic()
         path = self.folder / "checkpoint.pt"
         with replacing(path) as partial:
@@ -369,11 +372,13 @@ class Run:
         """The file always tells what the checkpoint knows: a killed run leaves no line twice."""
         if ranks.rank():
             return
+        self.may_write()
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
         write_atomically(self.folder / "metrics.jsonl", lines.encode())
 
     def _write_posterior(self) -> None:
         if self.optimizer.binary and ranks.rank() == 0:
+            self.may_write()
             path = self.folder / "posterior.safetensors"
             with explained(path):
                 self.optimizer.posterior().save(path)  # atomic by itself

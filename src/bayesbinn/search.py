@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bayesbinn.cluster import Ended, Job, need, run_all
-from bayesbinn.errors import InvalidFile, InvalidInput, InvalidUse, nearest
+from bayesbinn.errors import InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment
-from bayesbinn.run_files import write_atomically
+from bayesbinn.run_files import refuse_another, write_atomically
+from bayesbinn.run_lock import NAME as LOCK
 from bayesbinn.run_lock import RunLock
 from bayesbinn.sweep_results import standing_of
 from bayesbinn.sweeps import Planned, experiment_of, flat, job_of, read_toml, source_of, write_plan
@@ -90,16 +92,16 @@ def _distribution(optuna: Any, given: dict[str, Any]) -> Any:
 class Trials:
     """The trials of a search in its folder. A trial that an earlier session left is run first."""
 
-    def __init__(self, search: Search, folder: Path, count: int) -> None:
+    def __init__(
+        self, search: Search, folder: Path, count: int, tell: Callable[[str], None] = lambda text: None
+    ) -> None:
         optuna = need("optuna", "optuna", "sweep search")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.search, self.folder, self.count = search, folder, count
         self._states = optuna.trial.TrialState
         self._ranges = {key: _distribution(optuna, given) for key, given in search.ranges.items()}
-        folder.mkdir(parents=True, exist_ok=True)
         self._lock = RunLock(folder)
-        if not self._lock.acquire(wait=False):
-            raise InvalidUse(f"{folder}: another search runs here; wait for it, or choose another --out")
+        self._own(tell)
         try:
             storage = f"sqlite:///{(folder / STUDY).resolve()}"
             self._study = optuna.create_study(
@@ -109,19 +111,29 @@ class Trials:
             # A sampler that started from the same seed again would propose the same trials again.
             seed = int(search.fixed.get("training.seed", 0)) + seen
             self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-            self._check_ranges()
+            self._check_trials()
         except BaseException:
             self.close()
             raise
         self.runs: list[Planned] = [self._planned(each.number, each.params) for each in self._study.trials]
 
+    def _own(self, tell: Callable[[str], None]) -> None:
+        waited = False
+        while not self._lock.claim():
+            if not waited:
+                tell(self._lock.waiting)
+            waited = True
+            time.sleep(1)
+
     def close(self) -> None:
         self._lock.release()
 
-    def _check_ranges(self) -> None:
+    def _check_trials(self) -> None:
+        """Trials of other ranges, or with other fixed settings, cannot be compared with those to come."""
         for trial in self._study.trials:
             if trial.distributions != self._ranges:
                 raise InvalidInput(f"{self.folder} holds a search of other ranges; choose another --out")
+            refuse_another(self.search.experiment(trial.params), self.folder / f"trial-{trial.number:04d}")
 
     def _planned(self, number: int, params: dict[str, Any]) -> Planned:
         experiment = self.search.experiment(params)
@@ -131,7 +143,7 @@ class Trials:
     def run(
         self,
         executor: Executor,
-        slots: int,
+        slots: Callable[[], int],
         threads: int,
         data_dir: Path | None,
         on_tick: Callable[[], None],
@@ -186,5 +198,6 @@ class Trials:
 
 def refuse_sweep(folder: Path) -> None:
     """A folder with runs of a grid is no place for a search."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / STUDY).exists():
+    others = [path for path in folder.iterdir() if not path.name.startswith(LOCK)] if folder.is_dir() else []
+    if others and not (folder / STUDY).exists():
         raise InvalidFile(f"{folder}: it holds something else than a search; choose another --out")

@@ -69,8 +69,9 @@ def run(
         try:
             if missing:
                 jobs = sweep.jobs(folder, missing, threads, data_dir)
-                with board, stoppable() as should_stop, open_executor(workers, threads, scheduler) as (executor, _):
-                    for ended in run_all(executor, jobs, on_tick=board.tick, should_stop=should_stop):
+                with board, stoppable() as should_stop, open_executor(workers, threads, scheduler) as (executor, slots):
+                    most = slots if workers else None
+                    for ended in run_all(executor, jobs, slots=most, on_tick=board.tick, should_stop=should_stop):
                         board.tell(ended)
         finally:
             paths = write_results(sweep.planned, folder)
@@ -143,7 +144,7 @@ def search(
     folder = out or Path("sweeps") / wanted.name
     refuse_sweep(folder)
     console = Console(stderr=True, highlight=False, markup=False)
-    found = Trials(wanted, folder, trials)
+    found = Trials(wanted, folder, trials, lambda text: console.print(text, soft_wrap=True))
     board = Board(console, folder, found.runs)
     with _reported(console, board):
         try:

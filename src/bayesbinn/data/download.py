@@ -41,8 +41,13 @@ def fetch(source: Source, folder: Path) -> None:
     archive = folder.parent / source.archive
     check = partial(_check, name=source.archive, md5=source.archive_md5, raw=True)
     _fetch_one(source, source.archive, archive, check)
-    unpack(source, archive, folder)
-    archive.unlink()
+    try:
+        unpack(source, archive, folder)
+    except InvalidFile:
+        # Another process that fetched the same set may have unpacked and deleted the archive meanwhile.
+        if any(existing(folder, member.name) is None for member in source.members):
+            raise
+    archive.unlink(missing_ok=True)
 
 
 def unpack(source: Source, archive: Path, folder: Path) -> None:

@@ -47,12 +47,12 @@ def decided(action: Callable[[], T]) -> T:
     if world() == 1:
         return action()
     box: list[Any] = [None, None]
-    failure: BayesbinnError | None = None
+    failure: Exception | None = None
     if rank() == 0:
         try:
             with alone():
                 box[0] = action()
-        except BayesbinnError as error:
+        except Exception as error:
             box[1], failure = str(error), error
     dist.broadcast_object_list(box, src=0)
     if failure is not None:

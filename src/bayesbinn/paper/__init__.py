@@ -51,6 +51,7 @@ def reproduce(
     stop_after: int | None = None,
     train: bool = True,
     workers: int = 1,
+    scheduler: str | None = None,
 ) -> Iterator[str]:
     """Reproduce a table or figure of the paper; yields a line of progress per run.
 
@@ -70,6 +71,7 @@ def reproduce(
         stop_after: stop every run after this epoch of the unchanged schedule.
         train: whether to run what is missing; otherwise it is left out.
         workers: how many missing runs of a table or of figure-curves to run at once.
+        scheduler: address of a Dask scheduler to run them on; the workers need the folder `runs` and the data.
 
     >>> next(iter(reproduce("list")))
     'table-accuracy        Test accuracy of all optimizers on the three image sets.'
@@ -78,9 +80,10 @@ def reproduce(
         return iter([f"{known:21} {title}" for known, title in NAMES.items()])
     if name not in NAMES:
         raise InvalidInput(f"nothing is called {name!r}.{nearest(name, NAMES)} There are {', '.join(NAMES)}")
-    if workers > 1 and name not in (*TABLES, "figure-curves"):
-        raise InvalidInput(f"--workers {workers}: {name} trains one run after the other; leave it out")
-    budget = Budget(seeds, epochs, width, runs, data_dir, stop_after, train, workers)
+    if (workers > 1 or scheduler) and name not in (*TABLES, "figure-curves"):
+        given = f"--scheduler {scheduler}" if scheduler else f"--workers {workers}"
+        raise InvalidInput(f"{given}: {name} trains one run after the other; leave it out")
+    budget = Budget(seeds, epochs, width, runs, data_dir, stop_after, train, workers, scheduler)
     if name in TABLES:
         return reproduce_table(name, TABLES[name](methods), budget, out)
     if name in _COMPARISONS:

@@ -35,6 +35,8 @@ class Budget:
     """Whether missing runs are run; otherwise they are left out."""
     workers: int = 1
     """How many missing runs are run at once."""
+    scheduler: str | None = None
+    """The address of a Dask scheduler whose workers run what is missing."""
     unavailable: dict[str, str] = field(default_factory=dict)
     """Data sets that could not be loaded, with the reason: they are not tried again and again."""
 
@@ -175,9 +177,10 @@ def outcome_of(cell: Cell, budget: Budget, *, accept_unfinished: bool = False) -
 
 def train_ahead(cells: Iterable[Cell], budget: Budget, *, accept_unfinished: bool = False) -> Iterator[str]:
     """With several workers, run what `outcome_of` would miss; it then finds the runs, or tells why one failed."""
-    if budget.workers == 1 or not budget.train:
+    scheduler, workers = budget.scheduler, budget.workers
+    if (workers == 1 and scheduler is None) or not budget.train:
         return
-    threads = max(1, cores() // budget.workers)
+    threads = 1 if scheduler else max(1, cores() // workers)
     jobs = {}
     for cell in cells:
         for index in range(budget.seeds):
@@ -188,10 +191,12 @@ def train_ahead(cells: Iterable[Cell], budget: Budget, *, accept_unfinished: boo
                 jobs[folder] = job_of(str(folder), experiment, folder, threads, budget.data_dir, budget.stop_after)
     if not jobs:
         return
-    yield f"training {len(jobs)} runs, {budget.workers} at once, {threads} threads each"
+    where = f"on {scheduler}" if scheduler else f"{workers} at once, {threads} threads each"
+    yield f"training {len(jobs)} runs, {where}"
     try:
-        with _stopping() as should_stop, open_executor(budget.workers, threads, None) as (executor, _):
-            for ended in run_all(executor, jobs.values(), should_stop=should_stop):
+        with _stopping() as should_stop, open_executor(workers, threads, scheduler) as (executor, slots):
+            most = slots if workers > 1 else None
+            for ended in run_all(executor, jobs.values(), slots=most, should_stop=should_stop):
                 yield f"{ended.name}: {ended.state}{f': {ended.reason}' if ended.reason else ''}"
     except Interrupted as stopped:
         raise RunStopped(str(stopped)) from None
