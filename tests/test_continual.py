@@ -20,7 +20,14 @@ from torch import nn
 import bayesbinn as bb
 from bayesbinn import continual, data, models
 from bayesbinn.continual import Learner, Plan, load_record, open_run
-from bayesbinn.continual.evaluation import Networks, QuickNetworks, quick_networks, statistics_of, unfamiliarity
+from bayesbinn.continual.evaluation import (
+    Evaluations,
+    Networks,
+    QuickNetworks,
+    quick_networks,
+    statistics_of,
+    unfamiliarity,
+)
 from bayesbinn.continual.record import Record, describe_weights
 from bayesbinn.data import Stream
 from bayesbinn.errors import InvalidFile, InvalidInput
@@ -264,7 +271,26 @@ def test_accuracies_measured_beside_training_are_those_measured_between() -> Non
         torch.set_num_threads(before)
     assert found[0] == found[1]
     assert ["accuracy" in line for line in found[0]] == [True, True, False] * 2
-    assert shown[0] == [1, 2, 1, 2] and set(shown[1]) <= {1, 2}
+    assert shown[0] == [1, 2, 1, 2] and set(shown[1]) == {1, 2}
+
+
+def test_an_error_beside_training_is_raised() -> None:
+    class Broken(QuickNetworks):
+        def __init__(self) -> None:
+            pass
+
+        def accuracy(self, part: Any, policy: str, statistics: Any = None) -> float:
+            raise MemoryError("too much")
+
+    before, evaluations = torch.get_num_threads(), Evaluations()
+    try:
+        torch.set_num_threads(2)
+        evaluations.start({"epoch": 1}, Broken(), [lambda: None], "shared")  # type: ignore[list-item, return-value]
+        with pytest.raises(MemoryError, match="too much"):
+            evaluations.finish()
+    finally:
+        torch.set_num_threads(before)
+    assert evaluations.news() == {}
 
 
 @pytest.fixture(scope="module")

@@ -240,13 +240,15 @@ def test_a_silent_rank_is_given_up_after_the_timeout(commands: Commands, tmp_pat
     survivor, silent = commands.start_ranks(2, *arguments)
     wait_for_a_checkpoint(tmp_path / "run")
     os.kill(silent, signal.SIGSTOP)
-    started = time.monotonic()
-    assert commands.wait(survivor) == 2, commands.log("rank-0")
-    assert time.monotonic() - started < 30
-    assert commands.log("rank-0")[-1].startswith("error: rank 0 of 2 lost the others (")
-    assert not (tmp_path / "run" / "lock").exists()
-    os.kill(silent, signal.SIGKILL)
-    commands.wait(silent)
+    try:
+        started = time.monotonic()
+        assert commands.wait(survivor) == 2, commands.log("rank-0")
+        assert time.monotonic() - started < 30
+        assert commands.log("rank-0")[-1].startswith("error: rank 0 of 2 lost the others (")
+        assert not (tmp_path / "run" / "lock").exists()
+    finally:
+        os.kill(silent, signal.SIGKILL)
+        commands.wait(silent)
 
 
 LEAVING = """

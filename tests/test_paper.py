@@ -54,7 +54,7 @@ def fabricate(runs: Path, preset: str, method: str, seed: int, rows: list[dict[s
     experiment = load_experiment(preset, method=method, overrides=overrides)
     tags = "".join(f"-{key}{value:g}" for key, value in changes.items())
     folder = runs / f"{preset}-{method}{tags}-{seed}-e{len(rows)}"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(experiment.to_toml(), encoding="utf-8")
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return folder
@@ -71,7 +71,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     from bayesbinn.errors import InvalidFile
 
     def refuse(experiment: Any, folder: Path, data_dir: Path | None = None) -> Run:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         raise InvalidFile(f"{experiment.data.name} is not\nhere")
 
     monkeypatch.setattr(Run, "open", refuse)

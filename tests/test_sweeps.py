@@ -226,7 +226,7 @@ def test_a_silent_owner_of_another_machine_is_waited_for(tmp_path: Path) -> None
     object.__setattr__(silent._owner, "machine", "elsewhere 123")
     assert silent.acquire()
     lock = RunLock(tmp_path, stale=0.5)
-    assert not lock.claim() and "a process of another machine was writing there" in lock.waiting
+    assert not lock.claim() and "a process of another machine was writing there" in lock.waits_for
     until(lock.claim, "the owner is silent", 10)
     lock.check()
     lock.release()

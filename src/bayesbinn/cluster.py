@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +32,7 @@ _PATIENCE = 10.0
 _LATENESS = 60.0
 """Seconds after which a shared file system shows what another machine wrote."""
 _RESTARTS = 3
-"""Of a run that was stopped from outside, by a cluster's walltime, say."""
+"""Of a run that was stopped from outside, by a cluster's walltime, say, and got no further in between."""
 
 
 class Interrupted(BayesbinnError):
@@ -120,11 +120,19 @@ def open_executor(
     client = _connect(scheduler)
     executor: Executor = client.get_executor(pure=False)
     try:
-        yield executor, lambda: workers or max(1, sum(client.nthreads().values()))
+        yield executor, lambda: workers or _threads_of(client)
     finally:
         executor.shutdown(wait=False)
         with suppress(Exception):  # a scheduler that is gone
             client.close()
+
+
+def _threads_of(client: Any) -> int:
+    """Of all workers now; 1 while there are none, or the scheduler does not answer."""
+    try:
+        return max(1, int(sum(client.nthreads().values())))
+    except Exception:
+        return 1
 
 
 def _connect(address: str) -> Any:
@@ -174,7 +182,7 @@ def work(job: Job) -> Ended:
             (folder / ERROR).unlink()
         return Ended(job.name, "finished", machine=platform.node(), lines=_lines_of(folder))
     if code == STOPPED:
-        return Ended(job.name, "stopped", machine=platform.node())
+        return Ended(job.name, "stopped", machine=platform.node(), lines=_lines_of(folder))
     reason = _reason(folder / LOG, code)
     with suppress(OSError):
         (folder / ERROR).write_text(reason + "\n", encoding="utf-8")
@@ -236,13 +244,15 @@ def run_all(
     from here, goes on elsewhere.
     """
     source, running, starts = iter(jobs), dict[Future[Ended], Job](), Counter[str]()
+    late: list[tuple[Ended, Job, float]] = []
+    reached: dict[str, int] = {}
     more = True
 
     def start(job: Job) -> None:
         starts[job.name] += 1
         running[executor.submit(work, job)] = job
 
-    while more or running:
+    while more or running or late:
         while more and (slots is None or len(running) < slots()):
             job = next(source, None)
             if job is None:
@@ -250,39 +260,45 @@ def run_all(
             else:
                 start(job)
         done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
+        if late and not done:
+            time.sleep(TICK if not running else 0)
         for future in done:
             job = running.pop(future)
-            ended = _outcome(future, job)
-            if ended.state != "stopped" or should_stop():
-                yield ended
-            elif starts[job.name] <= _RESTARTS:
-                start(job)
+            ended = _outcome(future)
+            if ended.state == "finished":
+                late.append((ended, job, time.monotonic() + _LATENESS))
+            elif ended.state == "failed" or should_stop():
+                yield replace(ended, name=job.name)
             else:
-                yield Ended(job.name, "failed", f"it was stopped {starts[job.name]} times", ended.machine)
+                if ended.lines > reached.get(job.name, -1):
+                    starts[job.name] = 0  # it gets on
+                reached[job.name] = ended.lines
+                if starts[job.name] <= _RESTARTS:
+                    start(job)
+                else:
+                    yield replace(ended, state="failed", reason=f"it was stopped {starts[job.name]} times in an epoch")
+        for each in list(late):
+            ended, job, deadline = each
+            is_seen = _is_seen_here(ended, Path(job.folder))
+            if is_seen or ended.machine == platform.node() or time.monotonic() > deadline:
+                late.remove(each)
+                missing = f"finished on {ended.machine}, but {job.folder} is not to be seen here: share the folder"
+                yield ended if is_seen else replace(ended, state="failed", reason=missing)
         on_tick()
         if running and should_stop():
             raise Interrupted("stopped; the same command goes on where the runs were")
 
 
-def _outcome(future: Future[Ended], job: Job) -> Ended:
+def _outcome(future: Future[Ended]) -> Ended:
     if future.cancelled():
-        return Ended(job.name, "failed", "the scheduler dropped it: is it still running?")
+        return Ended("", "failed", "the scheduler dropped it: is it still running?")
     error = future.exception()
     if error is not None:
         text = " ".join(str(error).split()) or "no message"
-        return Ended(job.name, "failed", f"{type(error).__name__}: {text}")
-    ended = future.result()
-    if ended.state == "finished" and not _is_seen_here(ended, Path(job.folder)):
-        reason = f"finished on {ended.machine}, but {job.folder} is not to be seen here: share the folder"
-        return Ended(job.name, "failed", reason, ended.machine)
-    return ended
+        return Ended("", "failed", f"{type(error).__name__}: {text}")
+    return future.result()
 
 
 def _is_seen_here(ended: Ended, folder: Path) -> bool:
     """Whether the files of a finished run are there; those of another machine may come late."""
-    deadline = time.monotonic() + (_LATENESS if ended.machine != platform.node() else 0)
-    while not (folder / "config.toml").exists() or _lines_of(folder) < ended.lines:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(TICK)
-    return True
+    return (folder / "config.toml").exists() and _lines_of(folder) >= ended.lines

@@ -35,6 +35,7 @@ from bayesbinn.errors import BayesbinnError, InvalidInput
 from bayesbinn.experiments.config import Experiment
 from bayesbinn.methods import ranks
 from bayesbinn.methods.contract import BinaryOptimizer
+from bayesbinn.run_files import clear_partials
 from bayesbinn.run_lock import RunLock
 from bayesbinn.train import Batch, Totals
 
@@ -108,23 +109,26 @@ def _leave() -> None:
 
 
 @contextmanager
-def sole_writer(folder: Path, tell: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+def sole_writer(folder: Path, tell: Callable[[str], None] = lambda text: None) -> Iterator[Callable[[], None]]:
     """Rank 0 owns a run's folder for the length of the block; the check it gives is to be made before writing."""
-    lock, waited = RunLock(folder), False
-    is_new = not folder.exists()
+    lock, told = RunLock(folder), False
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         # In short rounds: ranks that hear nothing for long would take rank 0 for lost.
         while not ranks.decided(lock.claim):
-            if not waited:
-                tell(lock.waiting)
-            waited = True
+            if lock.waits_for and not told:
+                tell(lock.waits_for)
+                told = True
             time.sleep(1)
+        if ranks.rank() == 0:
+            clear_partials(folder)
         yield lock.check if ranks.rank() == 0 else lambda: None
     finally:
         lock.release()
-        if is_new and ranks.rank() == 0:
+        if ranks.rank() == 0:
             with suppress(OSError):
-                folder.rmdir()  # only if nothing came of it
+                for path in made:
+                    path.rmdir()  # only if nothing came of it
 
 
 def _place() -> tuple[int, int, int] | None:

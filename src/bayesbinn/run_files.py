@@ -59,12 +59,16 @@ def begin_folder(experiment: Experiment, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
-    for left in folder.glob("*.partial"):  # of a process that was killed while it wrote
-        with suppress(OSError):
-            left.unlink()
     config = folder / "config.toml"
     if not config.exists():
         write_atomically(config, experiment.to_toml().encode())
+
+
+def clear_partials(folder: Path) -> None:
+    """What a process left that was killed while it wrote; only for the one writer of a folder."""
+    for left in folder.glob("*.[0-9]*.partial"):
+        with suppress(OSError):
+            left.unlink()
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:

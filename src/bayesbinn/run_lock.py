@@ -80,6 +80,8 @@ class RunLock:
         self._owner = Owner(uuid.uuid4().hex, _machine(), process, _start_of(process))
         self._own_file = self.path.with_suffix(f".{self._owner.token}")
         self._since: dict[Path, tuple[object, float]] = {}
+        self.waits_for = ""
+        """After a `claim` that failed: what it waits for, if that may take long."""
         self._leaving = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -111,19 +113,17 @@ class RunLock:
         except OSError as error:
             raise InvalidFile(f"{self.path}: could not be written ({error.strerror})") from None
         owner = None if found is None else found[0]
-        if owner is not None and owner.machine == _machine() and not owner.dead():
+        self.waits_for = ""
+        if owner is not None and owner.machine != _machine():
+            self.waits_for = (
+                f"{folder}: a process of another machine was writing there; after {self._stale:.0f} s without a "
+                "sign of it this one goes on"
+            )
+        elif owner is not None and not owner.dead():
             raise InvalidUse(
                 f"{folder}: process {owner.process} is writing there; wait for it, or choose another --out"
             )
         return False
-
-    @property
-    def waiting(self) -> str:
-        """What a `claim` that failed waits for, in words."""
-        return (
-            f"{self.path.parent}: a process of another machine was writing there; after {self._stale:.0f} s without a "
-            "sign of it this one goes on"
-        )
 
     def check(self) -> None:
         """Raise when the folder is another's. To be called before every writing: an owner may have slept."""
@@ -147,10 +147,17 @@ class RunLock:
         except FileExistsError:
             pass
         else:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(json.dumps(asdict(self._owner)))
+            try:
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(json.dumps(asdict(self._owner)))
+            except OSError:
+                self.path.unlink()
+                raise
             return True
-        found = owner_of(self.path.parent)
+        try:
+            found = owner_of(self.path.parent)
+        except OSError:
+            return False  # of a shared file system, for a moment
         if found is None:
             return False  # it has just been released
         gone = found[0] is not None and found[0].dead()
@@ -181,8 +188,9 @@ class RunLock:
             self._own_file.write_text(json.dumps(asdict(self._owner)))
             os.replace(self._own_file, self.path)
         finally:
-            with suppress(OSError):
-                guard.unlink()
+            for left in (self._own_file, guard):
+                with suppress(OSError):
+                    left.unlink()
         return not self._is_lost()
 
     def _remove(self, path: Path, is_meant: Callable[[Path], bool]) -> None:

@@ -58,8 +58,10 @@ def _train(request: dict[str, Any], lock: RunLock, stopping: threading.Event) ->
     from bayesbinn.commands import open_any
     from bayesbinn.display import row_text
     from bayesbinn.experiments.config import validated
+    from bayesbinn.run_files import clear_partials
     from bayesbinn.runs import Progress, RunStopped
 
+    clear_partials(Path(request["folder"]))
     experiment = validated(json.loads(request["config"]), request["name"])
     data_dir = request["data_dir"]
     run = open_any(experiment, Path(request["folder"]), Path(data_dir) if data_dir else None)

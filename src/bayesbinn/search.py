@@ -118,11 +118,11 @@ class Trials:
         self.runs: list[Planned] = [self._planned(each.number, each.params) for each in self._study.trials]
 
     def _own(self, tell: Callable[[str], None]) -> None:
-        waited = False
+        told = False
         while not self._lock.claim():
-            if not waited:
-                tell(self._lock.waiting)
-            waited = True
+            if self._lock.waits_for and not told:
+                tell(self._lock.waits_for)
+                told = True
             time.sleep(1)
 
     def close(self) -> None:

@@ -13,9 +13,9 @@ statistics a test uses is therefore part of its result:
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -145,7 +145,7 @@ def quick_networks(
     if posterior is not None and samples > 1:
         try:
             with evaluating(model):
-                return QuickNetworks(model, posterior, samples, seed, example)
+                return QuickNetworks(model, posterior, samples, seed, example, max(1, torch.get_num_threads() - 1))
         except BayesbinnError:
             pass
     return Networks(model, posterior, samples, seed)
@@ -155,43 +155,58 @@ class Evaluations:
     """Accuracies on the way. Those of packed networks are computed beside the training that goes on."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "evaluation", torch.set_num_threads, (1,))
-        self._open: tuple[dict[str, Any], Future[None]] | None = None
-        self._untold: dict[str, Any] | None = None
+        self._thread: threading.Thread | None = None
+        self._line: dict[str, Any] = {}
+        self._found: tuple[list[float], float] | Exception | None = None
+        self._news: dict[str, Any] = {}
 
-    def start(self, line: dict[str, Any], networks: Networks | QuickNetworks, parts: list[Part], policy: str) -> None:
+    def start(
+        self, line: dict[str, Any], networks: Networks | QuickNetworks, parts: list[Callable[[], Part]], policy: str
+    ) -> None:
         """Have ``accuracy`` and ``evaluation_seconds`` added to a line; the one before is finished first."""
         self.finish()
-        self._untold = line
+        # Networks that are not packed share the layers of the model in training.
+        beside = isinstance(networks, QuickNetworks) and torch.get_num_threads() > 1
 
         def measure() -> None:
+            if beside:
+                torch.set_num_threads(1)  # of this thread
             started = time.monotonic()
-            accuracies = [networks.accuracy(part, policy) for part in parts]
-            line["accuracy"], line["evaluation_seconds"] = accuracies, time.monotonic() - started
+            try:
+                self._found = [networks.accuracy(part(), policy) for part in parts], time.monotonic() - started
+            except Exception as error:
+                self._found = error
 
-        # Networks that are not packed share the layers of the model in training.
-        if isinstance(networks, QuickNetworks) and torch.get_num_threads() > 1:
-            self._open = line, self._pool.submit(measure)
+        self._line = line
+        if beside:
+            self._thread = threading.Thread(target=measure, name="evaluation", daemon=True)
+            self._thread.start()
         else:
             measure()
+            self.finish()
 
     @property
     def under_way(self) -> bool:
-        return self._open is not None and not self._open[1].done()
+        return self._thread is not None and self._thread.is_alive()
 
     def news(self) -> dict[str, Any]:
-        """The accuracies that came in since the last call, and their epoch; else nothing."""
-        line = self._untold
-        if line is None or self.under_way:
-            return {}
-        self._untold = None
-        return {"accuracy": line["accuracy"], "accuracy_epoch": line["epoch"]}
+        """The newest accuracies, and their epoch, once they are there; else nothing."""
+        if not self.under_way:
+            self.finish()
+        told, self._news = self._news, {}
+        return told
 
     def finish(self) -> None:
-        """Wait for what is under way."""
-        if self._open is not None:
-            self._open[1].result()
-            self._open = None
+        """Wait for what is under way, and put it where it belongs."""
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, found, self._found = None, self._found, None
+        if found is None:
+            return
+        if isinstance(found, Exception):
+            raise found
+        self._line["accuracy"], self._line["evaluation_seconds"] = found
+        self._news = {"accuracy": found[0], "accuracy_epoch": self._line["epoch"]}
 
 
 def unfamiliarity(

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 
 from bayesbinn.continual.evaluation import (
     PER_TASK,
@@ -230,7 +232,10 @@ class Learner:
     def _training_threads(self) -> Iterator[None]:
         threads = torch.get_num_threads()
         weights = sum(parameter.numel() for parameter in self.model.parameters())
-        torch.set_num_threads(1 if weights * self.plan.batch_size < SMALL_STEP else threads)
+        is_small = weights * self.plan.batch_size < SMALL_STEP
+        if any(isinstance(layer, _ConvNd) for layer in self.model.modules()):
+            is_small = False  # a weight of a convolution is used for many pixels
+        torch.set_num_threads(1 if is_small else threads)
         try:
             yield
         finally:
@@ -247,14 +252,18 @@ class Learner:
 
     def _tested(self, task: int) -> Part:
         """What a task is tested on; the first tasks' are kept, because building a task takes time."""
-        if task in self._tests:
-            return self._tests[task]
-        parts = self._data(task) if task == self.task else self.stream[task].split(self.plan.validation, self.plan.seed)
+        if task not in self._tests:
+            part = self._build_test(task, self._data(task) if task == self.task else None)
+            if task >= KEPT_TESTS:
+                return part
+            self._tests[task] = part
+        return self._tests[task]
+
+    def _build_test(self, task: int, parts: Parts | None = None) -> Part:
+        parts = parts or self.stream[task].split(self.plan.validation, self.plan.seed)
         part = parts.validation if self.plan.validation else parts.test
         if part is None:
             raise InvalidInput(f"task {task + 1} ({self.record.tasks[task]}) has nothing to test on")
-        if task < KEPT_TESTS:
-            self._tests[task] = part
         return part
 
     # ---- measuring ---------------------------------------------------------------------------
@@ -304,9 +313,15 @@ class Learner:
         }
         every = self.plan.evaluate_every
         if every and self.epoch % every == 0 and self.epoch < self.plan.epochs:
-            posterior, parts = self._posterior(), [self._tested(task) for task in range(self.task + 1)]
-            example = parts[-1].gather(torch.arange(min(2, len(parts[-1]))))
+            posterior, newest = self._posterior(), self._tested(self.task)
+            example = newest.gather(torch.arange(min(2, len(newest))))
             networks = quick_networks(self.model, posterior, self._samples(posterior), self._seed(), example)
+            # Tasks that are not kept are built one at a time, when it is their turn.
+            kept = {**{task: self._tested(task) for task in range(min(KEPT_TESTS, self.task))}, self.task: newest}
+            parts: list[Callable[[], Part]] = [
+                partial(kept.__getitem__, task) if task in kept else partial(self._build_test, task)
+                for task in range(self.task + 1)
+            ]
             self._evaluations.start(line, networks, parts, self.policies[0])
         self.record.epochs.append(line)
         return line

@@ -12,6 +12,7 @@ from typing import Any
 from bayesbinn.cluster import ERROR, LOG, Interrupted, cores, open_executor, run_all
 from bayesbinn.commands import best_epoch
 from bayesbinn.display import stoppable
+from bayesbinn.distributed import sole_writer
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.posterior import BernoulliPosterior
@@ -165,8 +166,9 @@ def outcome_of(cell: Cell, budget: Budget, *, accept_unfinished: bool = False) -
                 raise
             except BayesbinnError as error:
                 outcome.reason = " ".join(str(error).split())
-                if isinstance(error, InvalidFile) and not any(folder.iterdir()):
-                    folder.rmdir()  # nothing was started: the data could not be loaded
+                if isinstance(error, InvalidFile) and not (folder / "config.toml").exists():
+                    with suppress(OSError):
+                        folder.rmdir()  # nothing was started: the data could not be loaded
                     budget.unavailable[name] = outcome.reason
                 yield f"{folder}: not run: {outcome.reason}"
                 return outcome
@@ -229,9 +231,11 @@ def _find(cell: Cell, experiment: Experiment, budget: Budget, needed: int) -> tu
 
 
 def _train(experiment: Experiment, folder: Path, budget: Budget) -> list[dict[str, Any]]:
-    run = Run.open(experiment, folder, budget.data_dir)
-    with _stopping() as should_stop:
-        run.train(stop_after=budget.stop_after, should_stop=should_stop)
+    with sole_writer(folder) as may_write:
+        run = Run.open(experiment, folder, budget.data_dir)
+        run.may_write = may_write
+        with _stopping() as should_stop:
+            run.train(stop_after=budget.stop_after, should_stop=should_stop)
     return run.rows
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bayesbinn.continual import Record, load_record, open_run
 from bayesbinn.display import stoppable
+from bayesbinn.distributed import sole_writer
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, preset_names
 from bayesbinn.paper.cells import Budget, Cell
@@ -204,11 +205,13 @@ def _learning(experiment: Experiment) -> Experiment:
 
 
 def _train(state: _State, budget: Budget) -> _State:
-    learner = open_run(state.experiment, state.folder, budget.data_dir)
-    # Signals can be caught in the main thread only.
-    here = threading.current_thread() is threading.main_thread()
-    with stoppable() if here else nullcontext(lambda: False) as should_stop:
-        learner.train(should_stop=should_stop)
+    with sole_writer(state.folder) as may_write:
+        learner = open_run(state.experiment, state.folder, budget.data_dir)
+        learner.may_write = may_write
+        # Signals can be caught in the main thread only.
+        here = threading.current_thread() is threading.main_thread()
+        with stoppable() if here else nullcontext(lambda: False) as should_stop:
+            learner.train(should_stop=should_stop)
     return replace(state, record=learner.record, lacks="")
 
 
