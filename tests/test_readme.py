@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -72,3 +73,13 @@ def test_figures_of_scaling_stand_in_the_results() -> None:
     assert said.groups() == (f"{step['two ranks']:.0f}", f"{step['one process']:.0f}", f"{speed['two ranks']:.2f}")
     sent = report["sent per rank and step, bytes"]["measured, two ranks"]
     assert f"sends {sent / 1e6:.1f} MB per step" in text
+
+
+def test_the_time_of_an_ensemble_and_of_a_seed_stand_in_the_results() -> None:
+    text = " ".join(TEXT.split())
+    many = json.loads((ROOT / "results/benchmarks/agreement.json").read_text())["ensemble"]
+    medians = [statistics.median(values) for key, values in many.items() if key.startswith("times_")]
+    assert f"An ensemble of 10 takes {min(medians):.1f} to {max(medians):.1f} times as long as one network" in text
+    took = re.search(r"real\s+(\d+)m([\d.]+)s", (ROOT / "results/continual/duration.md").read_text())
+    assert took is not None
+    assert f"took {took[1]} min {float(took[2]):.0f} s" in text
