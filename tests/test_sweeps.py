@@ -295,7 +295,13 @@ def test_a_failed_run_is_reported_and_stops_no_other(tmp_path: Path) -> None:
     assert starts(folder / "bayesbinn-lr0.001-s0") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="kill -9"),
+        pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.slow),
+    ],
+)
 def test_a_driver_that_ends_leaves_no_process_and_is_resumed(number: signal.Signals, tmp_path: Path) -> None:
     path, folder = grid(tmp_path, rates="[1e-3]", epochs=300), tmp_path / "sweep"
     driver = subprocess.Popen(
