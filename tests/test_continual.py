@@ -285,7 +285,7 @@ def test_an_error_beside_training_is_raised() -> None:
     before, evaluations = torch.get_num_threads(), Evaluations()
     try:
         torch.set_num_threads(2)
-        evaluations.start({"epoch": 1}, Broken(), [lambda: None], "shared")  # type: ignore[list-item, return-value]
+        evaluations.start({"epoch": 1}, Broken(), [lambda: small_learner()._tested(0)], "shared")
         with pytest.raises(MemoryError, match="too much"):
             evaluations.finish()
     finally:

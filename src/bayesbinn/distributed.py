@@ -229,8 +229,9 @@ class _OwnNoise(DistributedDataParallel):
     """
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
+        forward: Any = super().forward  # torch does not type it
         with self.no_sync():
-            return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
+            return forward(*inputs, **named)
 
 
 def _average_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
