@@ -14,6 +14,8 @@ struct TableConvolution::Ring {
     int32_t *magnitudes;         // [ring row][column]: Σ|q| of a pixel
     int32_t *window_magnitudes;  // [row of the strip][x]
     uint32_t *offsets;           // [row of the strip][block]
+    int32_t *totals;             // [row of the strip][x, rounded up][TILE]
+    uint8_t *indices;            // of a chunk
 
     Ring(const TableConvolution &c, std::byte *scratch) {
         tables = reinterpret_cast<uint8_t *>(scratch);
@@ -23,13 +25,17 @@ struct TableConvolution::Ring {
         window_magnitudes = reinterpret_cast<int32_t *>(scratch);
         scratch += round_up(c.strip_ * c.g_.out_width * sizeof(int32_t), LINE);
         offsets = reinterpret_cast<uint32_t *>(scratch);
+        scratch += round_up(c.strip_ * c.blocks_ * sizeof(uint32_t), LINE);
+        totals = reinterpret_cast<int32_t *>(scratch);
+        scratch += c.strip_ * round_up(c.g_.out_width, TOGETHER) * TILE * sizeof(int32_t);
+        indices = reinterpret_cast<uint8_t *>(scratch);
     }
 };
 
 bool TableConvolution::suits(const Geometry &geometry) {
     const size_t groups = tap_positions(geometry) / GROUP;
     const size_t run = geometry.dilation_width == 1 ? groups * geometry.kernel_width : groups;
-    return geometry.groups == 1 && run % BLOCK == 0;
+    return geometry.groups == 1 && groups % 2 == 0 && run % BLOCK == 0;
 }
 
 TableConvolution::TableConvolution(
@@ -48,7 +54,9 @@ TableConvolution::TableConvolution(
 size_t TableConvolution::scratch_bytes() const {
     return round_up(ring_rows_ * columns_ * pixel_bytes_, LINE) +
            round_up(ring_rows_ * columns_ * sizeof(int32_t), LINE) +
-           round_up(strip_ * g_.out_width * sizeof(int32_t), LINE) + strip_ * blocks_ * sizeof(uint32_t);
+           round_up(strip_ * g_.out_width * sizeof(int32_t), LINE) +
+           round_up(strip_ * blocks_ * sizeof(uint32_t), LINE) +
+           strip_ * round_up(g_.out_width, TOGETHER) * TILE * sizeof(int32_t) + CHUNK_BYTES;
 }
 
 // Row `row` of the padded image.
@@ -115,25 +123,37 @@ void TableConvolution::run(const Frame &frame, size_t task, std::byte *scratch) 
             float *const out = frame.get(output, network, band.example);
             for (size_t channel = 0; channel < g_.outputs; channel += TILE) {
                 const uint8_t *const tile = weights + channel / TILE * blocks_ * BLOCK * 32;
+                look_up_strip(frame.kernels, tile, last - first, ring);
                 const size_t outputs = std::min(TILE, g_.outputs - channel);
                 const Finish finish = finishing_.of(network, channel);
                 for (size_t y = first; y < last; y++)
-                    for (size_t x = 0; x < g_.out_width; x += TOGETHER) {
-                        const size_t windows = std::min(TOGETHER, g_.out_width - x);
-                        const uint8_t *tables[TOGETHER];
-                        for (size_t n = 0; n < windows; n++)
-                            tables[n] = ring.tables + (x + n) * g_.stride_width * pixel_bytes_;
-                        int32_t totals[TOGETHER * TILE];
-                        frame.kernels.look_up(
-                            tile, blocks_, ring.offsets + (y - first) * blocks_, tables, windows, totals
+                    for (size_t x = 0; x < g_.out_width; x++)
+                        frame.kernels.finish_totals(
+                            totals_of(y - first, x, ring), ring.window_magnitudes[(y - first) * g_.out_width + x],
+                            scale.factor, finish, outputs, out + (y * g_.out_width + x) * g_.outputs + channel
                         );
-                        for (size_t n = 0; n < windows; n++)
-                            frame.kernels.finish_totals(
-                                totals + TILE * n, ring.window_magnitudes[(y - first) * g_.out_width + x + n],
-                                scale.factor, finish, outputs,
-                                out + (y * g_.out_width + x + n) * g_.outputs + channel
-                            );
-                    }
+            }
+        }
+    }
+}
+
+int32_t *TableConvolution::totals_of(size_t row, size_t x, const Ring &ring) const {
+    return ring.totals + (row * round_up(g_.out_width, TOGETHER) + x) * TILE;
+}
+
+// The totals of one tile of outputs for `rows` rows of windows.
+void TableConvolution::look_up_strip(const Kernels &kernels, const uint8_t *tile, size_t rows, const Ring &ring) const {
+    const Chunks chunks(blocks_, rows * g_.out_width);
+    for (size_t from = 0; from < blocks_; from += chunks.step) {
+        LookUp what = chunks.at(kernels, tile, from, ring.indices);
+        for (size_t row = 0; row < rows; row++) {
+            what.offsets = ring.offsets + row * blocks_ + from;
+            for (size_t x = 0; x < g_.out_width; x += TOGETHER) {
+                const size_t windows = std::min(TOGETHER, g_.out_width - x);
+                const uint8_t *tables[TOGETHER];
+                for (size_t n = 0; n < windows; n++)
+                    tables[n] = ring.tables + (x + n) * g_.stride_width * pixel_bytes_;
+                kernels.look_up(what, tables, windows, totals_of(row, x, ring));
             }
         }
     }

@@ -67,7 +67,9 @@ class WindowConvolution : public Step {
 
     size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.out_height); }
 
-    size_t scratch_bytes() const override { return window_bytes() + g_.out_width * set(0, 0).prepared_bytes(); }
+    size_t scratch_bytes() const override {
+        return window_bytes() + g_.out_width * set(0, 0).prepared_bytes() + Rows::SCRATCH;
+    }
 
     void run(const Frame &frame, size_t task, std::byte *scratch) const override {
         const Band band(frame, output, g_.out_height, task);
@@ -129,24 +131,25 @@ class WindowConvolution : public Step {
     }
 
     void multiply(
-        const Frame &frame, size_t network, size_t example, size_t y, size_t group, const std::byte *prepared
+        const Frame &frame, size_t network, size_t example, size_t y, size_t group, std::byte *prepared
     ) const {
         const Rows &rows = set(network, group);
-        float *const out = frame.get(output, network, example) + y * g_.out_width * g_.outputs;
-        for (size_t first = 0; first < g_.group_outputs(); first += Rows::OUTPUTS) {
-            const size_t channel = group * g_.group_outputs() + first;
-            const size_t outputs = std::min(Rows::OUTPUTS, g_.group_outputs() - first);
-            const Finish finish = finishing_.of(network, channel);
-            for (size_t x = 0; x < g_.out_width; x += TOGETHER) {
-                const size_t windows = std::min(TOGETHER, g_.out_width - x);
-                const std::byte *window[TOGETHER];
-                float *to[TOGETHER];
-                for (size_t n = 0; n < windows; n++) {
-                    window[n] = prepared + (x + n) * rows.prepared_bytes();
-                    to[n] = out + (x + n) * g_.outputs + channel;
-                }
-                rows.tile(frame.kernels, first / Rows::OUTPUTS, window, windows, finish, outputs, to);
+        const size_t first_channel = group * g_.group_outputs(), most = rows.most_rows();
+        const size_t tiles = (g_.group_outputs() + Rows::OUTPUTS - 1) / Rows::OUTPUTS;
+        float *const out = frame.get(output, network, example) + y * g_.out_width * g_.outputs + first_channel;
+        std::byte *const scratch = prepared + g_.out_width * rows.prepared_bytes();
+        for (size_t x = 0; x < g_.out_width; x += most) {
+            RowBlock block;
+            block.count = std::min(most, g_.out_width - x);
+            for (size_t n = 0; n < block.count; n++) {
+                block.rows[n] = prepared + (x + n) * rows.prepared_bytes();
+                block.y[n] = out + (x + n) * g_.outputs;
             }
+            for (size_t tile = 0; tile < tiles; tile += MOST_TILES)
+                rows.multiply(
+                    frame.kernels, tile, std::min(tile + MOST_TILES, tiles), block,
+                    finishing_.of(network, first_channel), g_.group_outputs(), scratch
+                );
         }
     }
 
@@ -178,6 +181,8 @@ class TableConvolution : public Step {
     void build_row(const Kernels &kernels, const float *image, size_t row, float inverse, const Ring &ring) const;
     void offsets_of(size_t y, uint32_t *offsets) const;
     int32_t magnitude_of(size_t y, size_t x, const Ring &ring) const;
+    int32_t *totals_of(size_t row, size_t x, const Ring &ring) const;
+    void look_up_strip(const Kernels &kernels, const uint8_t *tile, size_t rows, const Ring &ring) const;
 
     Geometry g_;
     std::vector<const uint8_t *> weights_;  // of one network for all, or of each

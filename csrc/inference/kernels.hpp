@@ -20,19 +20,37 @@ namespace bayesbinn::inference {
 
 constexpr size_t GROUP = 4;        // activations that share a table
 constexpr size_t TABLE = 32;       // bytes of a table: 16 low parts, 16 high parts
+constexpr size_t HIGH_PARTS = 32;  // from a table's low parts to its high parts: two tables lie interleaved
 constexpr size_t BLOCK = 8;        // tables looked up between two widenings
 constexpr size_t TILE = 64;        // outputs computed together from tables
 constexpr size_t PAIR_TILE = 32;   // outputs computed together from pairs, and from real weights
 constexpr size_t WORD = 32;        // activations whose bits share a word in the exact mode
 constexpr size_t TOGETHER = 2;     // windows computed together: they share the loads of the weights
 
+// Tables lie in twos: the low parts of both, then the high parts of both.
+constexpr size_t table_at(size_t group) { return group / 2 * 2 * TABLE + group % 2 * 16; }
+constexpr size_t tables_bytes(size_t activations) { return (activations + 2 * GROUP - 1) / (2 * GROUP) * 2 * TABLE; }
+
 // 16-bit totals of 31 each hold 2114 tables; as whole blocks 2112, that is 8448 activations.
 constexpr size_t MOST_BLOCKS = 264;
+
+// Some tables, and the bits or indices of one tile of outputs that look them up.
+struct LookUp {
+    const uint8_t *weights;   // BLOCK·32 bytes of bits for each block, or BLOCK·64 of indices
+    bool expanded;            // indices, not bits
+    size_t blocks;
+    const uint32_t *offsets;  // where the tables of each block lie, counted from a window's first
+    bool add;                 // to totals of earlier blocks
+};
 
 // y ← min(max(y·scale + shift, low), high), elementwise; NaN stays NaN. Without scale, only the limits.
 struct Finish {
     const float *scale, *shift;
     float low, high;
+
+    Finish at(size_t channel) const {
+        return scale ? Finish{scale + channel, shift + channel, low, high} : *this;
+    }
 };
 
 struct Kernels {
@@ -41,15 +59,14 @@ struct Kernels {
     // The largest |x|; NaN if any x is NaN or infinite.
     float (*largest)(const float *x, size_t count);
 
-    // Rounds x·inverse (|x·inverse| ≤ 127) to integers q and writes ⌈count/4⌉ tables; returns Σ|q|.
+    // Rounds x·inverse (|x·inverse| ≤ 127) to integers q and writes tables_bytes(count) of tables; returns Σ|q|.
     int32_t (*build_tables)(const float *x, size_t count, float inverse, uint8_t *tables);
 
-    // totals[window][TILE] ← Σ over blocks of looked-up sums. Block b of a window starts at
-    // tables[window] + offsets[b]; `weights` has BLOCK·32 bytes for each. `windows` is 1 or 2.
-    void (*look_up)(
-        const uint8_t *weights, size_t blocks, const uint32_t *offsets, const uint8_t *const *tables, size_t windows,
-        int32_t *totals
-    );
+    // Two indices of a table out of each byte of the bits. It pays before many windows.
+    void (*expand)(const uint8_t *weights, size_t blocks, uint8_t *indices);
+
+    // totals[window][TILE] ← Σ over blocks of looked-up sums; `windows` is 1 or 2.
+    void (*look_up)(const LookUp &what, const uint8_t *const *tables, size_t windows, int32_t *totals);
 
     // y ← finish(factor·(2·total − magnitude)) for `count` outputs.
     void (*finish_totals)(
@@ -73,6 +90,9 @@ struct Kernels {
     void (*take_larger)(const float *x, size_t count, float *y);
     void (*add)(const float *x, size_t count, float *y);
     void (*scale)(float factor, size_t count, float *y);
+
+    // [rows][columns] → [columns][rows]
+    void (*transpose)(const float *x, size_t rows, size_t columns, float *y);
 };
 
 extern const Kernels kernels_portable, kernels_avx2, kernels_neon;

@@ -39,6 +39,7 @@ typedef __m256i Table;
 
 BAYESBINN_INLINE Bytes zero() { return _mm256_setzero_si256(); }
 BAYESBINN_INLINE Bytes load_bytes(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+BAYESBINN_INLINE void store_bytes(uint8_t *p, Bytes x) { _mm256_storeu_si256((__m256i *)p, x); }
 BAYESBINN_INLINE Table load_table(const uint8_t *p) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
 }
@@ -63,6 +64,10 @@ BAYESBINN_INLINE Bytes each(Function f) {
 
 BAYESBINN_INLINE Bytes zero() { return {{vdupq_n_u8(0), vdupq_n_u8(0)}}; }
 BAYESBINN_INLINE Bytes load_bytes(const uint8_t *p) { return {{vld1q_u8(p), vld1q_u8(p + 16)}}; }
+BAYESBINN_INLINE void store_bytes(uint8_t *p, Bytes x) {
+    vst1q_u8(p, x.part[0]);
+    vst1q_u8(p + 16, x.part[1]);
+}
 BAYESBINN_INLINE Table load_table(const uint8_t *p) { return vld1q_u8(p); }
 BAYESBINN_INLINE Bytes low_halves(Bytes x) {
     return each([&](int i) { return vandq_u8(x.part[i], vdupq_n_u8(15)); });
@@ -103,6 +108,7 @@ BAYESBINN_INLINE Bytes load_bytes(const uint8_t *p) {
     memcpy(&x, p, sizeof x);
     return x;
 }
+BAYESBINN_INLINE void store_bytes(uint8_t *p, Bytes x) { memcpy(p, &x, sizeof x); }
 BAYESBINN_INLINE Table load_table(const uint8_t *p) { return p; }
 BAYESBINN_INLINE Bytes low_halves(Bytes x) { return x & 15; }
 BAYESBINN_INLINE Bytes high_halves(Bytes x) { return x >> 4; }
@@ -128,26 +134,28 @@ struct Totals {
     }
 };
 
-// to[i] += low total i + 2⁵ · high total i, for 32 totals
-BAYESBINN_INLINE void add_totals(int32_t *to, const Totals &low, const Totals &high) {
+// to[i] ← low total i + 2⁵ · high total i for 32 totals, added to what is there if `more`
+BAYESBINN_INLINE void store_totals(int32_t *to, const Totals &low, const Totals &high, bool more) {
 #if defined(__AVX2__)
     const auto even = [](const Totals &t) { return _mm256_sub_epi16(t.all, _mm256_slli_epi16(t.odd, 8)); };
-    const auto add = [&](int at, __m128i low_words, __m128i high_words) {
-        const __m256i parts = _mm256_add_epi32(
+    const auto store = [&](int at, __m128i low_words, __m128i high_words) {
+        __m256i parts = _mm256_add_epi32(
             _mm256_cvtepu16_epi32(low_words), _mm256_slli_epi32(_mm256_cvtepu16_epi32(high_words), 5)
         );
         __m256i *const where = (__m256i *)(to + at);
-        _mm256_storeu_si256(where, _mm256_add_epi32(_mm256_loadu_si256(where), parts));
+        if (more) parts = _mm256_add_epi32(_mm256_loadu_si256(where), parts);
+        _mm256_storeu_si256(where, parts);
     };
     // Interleaving even and odd works within halves of a register: totals 0–7 and 16–23, 8–15 and 24–31.
     const __m256i low_even = even(low), high_even = even(high);
     const __m256i l0 = _mm256_unpacklo_epi16(low_even, low.odd), l1 = _mm256_unpackhi_epi16(low_even, low.odd);
     const __m256i h0 = _mm256_unpacklo_epi16(high_even, high.odd), h1 = _mm256_unpackhi_epi16(high_even, high.odd);
-    add(0, _mm256_castsi256_si128(l0), _mm256_castsi256_si128(h0));
-    add(8, _mm256_castsi256_si128(l1), _mm256_castsi256_si128(h1));
-    add(16, _mm256_extracti128_si256(l0, 1), _mm256_extracti128_si256(h0, 1));
-    add(24, _mm256_extracti128_si256(l1, 1), _mm256_extracti128_si256(h1, 1));
+    store(0, _mm256_castsi256_si128(l0), _mm256_castsi256_si128(h0));
+    store(8, _mm256_castsi256_si128(l1), _mm256_castsi256_si128(h1));
+    store(16, _mm256_extracti128_si256(l0, 1), _mm256_extracti128_si256(h0, 1));
+    store(24, _mm256_extracti128_si256(l1, 1), _mm256_extracti128_si256(h1, 1));
 #else
+    if (!more) memset(to, 0, sizeof(int32_t) * BYTES);
     const auto add = [&](const Totals &totals, int shift) {
         uint16_t all[16], odd[16];
         store_words(all, totals.all);

@@ -8,10 +8,6 @@
 
 namespace bayesbinn::inference {
 
-// Prepared rows that stay in the second-level cache while all tiles of weights pass by.
-constexpr size_t ROW_BUDGET = 128 << 10;
-constexpr size_t TILES_PER_TASK = 4;
-
 // One set of weights for all networks, or one for each.
 template <class Rows>
 using RowSets = std::shared_ptr<const std::vector<Rows>>;
@@ -47,48 +43,36 @@ class MultiplyRows : public Step {
         size_t input, size_t output, RowSets<Rows> sets, size_t rows, size_t outputs, Finishing finishing
     )
         : Step({input}, output), sets_(std::move(sets)), rows_(rows), outputs_(outputs),
-          tiles_((outputs + Rows::OUTPUTS - 1) / Rows::OUTPUTS), finishing_(std::move(finishing)) {
-        const size_t fitting = ROW_BUDGET / sets_->front().prepared_bytes();
-        rows_per_task_ = fitting < TOGETHER ? TOGETHER : fitting / TOGETHER * TOGETHER;
-    }
+          tiles_((outputs + Rows::OUTPUTS - 1) / Rows::OUTPUTS), finishing_(std::move(finishing)) {}
 
     size_t tasks(const Frame &frame) const override { return row_tasks(frame) * tile_tasks(); }
+    size_t scratch_bytes() const override { return Rows::SCRATCH; }
 
-    void run(const Frame &frame, size_t task, std::byte *) const override {
-        const size_t network = frame.network;
-        // Some tiles of weights serve all rows before the next are fetched: weights are the larger part.
-        const size_t first_row = task % row_tasks(frame) * rows_per_task_;
-        const size_t last_row = std::min(first_row + rows_per_task_, frame.batch * rows_);
-        const size_t first_tile = task / row_tasks(frame) * TILES_PER_TASK;
-        const size_t last_tile = std::min(first_tile + TILES_PER_TASK, tiles_);
+    void run(const Frame &frame, size_t task, std::byte *scratch) const override {
+        const size_t network = frame.network, rows = frame.batch * rows_, tasks = row_tasks(frame);
         const Rows &set = (*sets_)[sets_->size() == 1 ? 0 : network];
-        for (size_t tile = first_tile; tile < last_tile; tile++) {
-            const size_t channel = tile * Rows::OUTPUTS;
-            const Finish finish = finishing_.of(network, channel);
-            const size_t outputs = std::min(Rows::OUTPUTS, outputs_ - channel);
-            for (size_t row = first_row; row < last_row; row += TOGETHER) {
-                const size_t windows = std::min(TOGETHER, last_row - row);
-                const std::byte *prepared[TOGETHER];
-                float *y[TOGETHER];
-                for (size_t n = 0; n < windows; n++) {
-                    const size_t example = (row + n) / rows_, within = (row + n) % rows_;
-                    prepared[n] =
-                        frame.get<std::byte>(inputs[0], network, example) + within * set.prepared_bytes();
-                    y[n] = frame.get(output, network, example) + within * outputs_ + channel;
-                }
-                set.tile(frame.kernels, tile, prepared, windows, finish, outputs, y);
-            }
+        // Some tiles of weights serve all rows before the next are fetched: weights are the larger part.
+        const size_t first_tile = task / tasks * MOST_TILES, last_tile = std::min(first_tile + MOST_TILES, tiles_);
+        const size_t per_task = round_up((rows + tasks - 1) / tasks, TOGETHER), first_row = task % tasks * per_task;
+        RowBlock block;
+        block.count = first_row < rows ? std::min(per_task, rows - first_row) : 0;
+        for (size_t i = 0; i < block.count; i++) {
+            const size_t example = (first_row + i) / rows_, within = (first_row + i) % rows_;
+            block.rows[i] = frame.get<std::byte>(inputs[0], network, example) + within * set.prepared_bytes();
+            block.y[i] = frame.get(output, network, example) + within * outputs_;
         }
+        set.multiply(frame.kernels, first_tile, last_tile, block, finishing_.of(network, 0), outputs_, scratch);
     }
 
    private:
     size_t row_tasks(const Frame &frame) const {
-        return (frame.batch * rows_ + rows_per_task_ - 1) / rows_per_task_;
+        const size_t most = sets_->front().most_rows();
+        return (frame.batch * rows_ + most - 1) / most;
     }
-    size_t tile_tasks() const { return (tiles_ + TILES_PER_TASK - 1) / TILES_PER_TASK; }
+    size_t tile_tasks() const { return (tiles_ + MOST_TILES - 1) / MOST_TILES; }
 
     RowSets<Rows> sets_;
-    size_t rows_, outputs_, tiles_, rows_per_task_;
+    size_t rows_, outputs_, tiles_;
     Finishing finishing_;
 };
 

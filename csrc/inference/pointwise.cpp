@@ -76,19 +76,9 @@ void Concatenate::one(const Frame &frame, size_t network, size_t example) const 
 }
 
 void Transpose::one(const Frame &frame, size_t network, size_t example) const {
-    const float *x = frame.get(inputs[0], network, example);
-    float *y = frame.get(output, network, example);
-    // Squares of whole cache lines, turned in a place of their own: rows that are a power of two apart share
-    // the few places of one cache set, so each line should be touched once.
-    constexpr size_t SIDE = 16;
-    float square[SIDE][SIDE];
-    for (size_t r0 = 0; r0 < rows_; r0 += SIDE)
-        for (size_t c0 = 0; c0 < columns_; c0 += SIDE) {
-            const size_t rows = std::min(SIDE, rows_ - r0), columns = std::min(SIDE, columns_ - c0);
-            for (size_t r = 0; r < rows; r++) std::copy_n(x + (r0 + r) * columns_ + c0, columns, square[r]);
-            for (size_t c = 0; c < columns; c++)
-                for (size_t r = 0; r < rows; r++) y[(c0 + c) * rows_ + r0 + r] = square[r][c];
-        }
+    frame.kernels.transpose(
+        frame.get(inputs[0], network, example), rows_, columns_, frame.get(output, network, example)
+    );
 }
 
 }  // namespace bayesbinn::inference

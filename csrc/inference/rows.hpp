@@ -2,6 +2,7 @@
 // a row is prepared once, and then every tile of outputs is computed from what was prepared.
 #pragma once
 
+#include "chunks.hpp"
 #include "step.hpp"
 #include "weights.hpp"
 
@@ -13,11 +14,30 @@ inline Order padded(Order order, size_t unit) {
     return order;
 }
 
+// How much is multiplied in one call: some tiles of weights serve some rows.
+constexpr size_t MOST_ROWS = 32;
+constexpr size_t MOST_TILES = 4;
+
+// Prepared rows, and where their outputs go.
+struct RowBlock {
+    const std::byte *rows[MOST_ROWS];
+    float *y[MOST_ROWS];
+    size_t count;
+};
+
+// Prepared rows that stay in the second-level cache while the tiles of weights pass by.
+inline size_t rows_that_stay(size_t bytes) {
+    constexpr size_t BUDGET = 128 << 10;
+    return std::clamp<size_t>(BUDGET / bytes / TOGETHER * TOGETHER, TOGETHER, MOST_ROWS);
+}
+
 // Bits and look-up tables: activations of 8 bits.
 class TableRows {
    public:
     static constexpr size_t OUTPUTS = TILE;
     static constexpr bool QUANTISED = true;
+    static constexpr size_t TOTALS = MOST_TILES * MOST_ROWS * TILE;
+    static constexpr size_t SCRATCH = TOTALS * sizeof(int32_t) + CHUNK_BYTES;
 
     TableRows(Arena &arena, const StoredWeights &stored, const Order &order)
         : count_(order.size()), blocks_(round_up(count_, GROUP * BLOCK) / (GROUP * BLOCK)),
@@ -31,24 +51,43 @@ class TableRows {
         Head &head = *reinterpret_cast<Head *>(to);
         uint8_t *const tables = reinterpret_cast<uint8_t *>(to) + LINE;
         head = {scale.factor, 0};
-        const size_t used = scale.inverse == 0.0f ? 0 : (count_ + GROUP - 1) / GROUP * TABLE;
+        const size_t used = scale.inverse == 0.0f ? 0 : tables_bytes(count_);
         if (used) head.magnitude = kernels.build_tables(x, count_, scale.inverse, tables);
         memset(tables + used, 0, blocks_ * BLOCK * TABLE - used);
     }
 
-    void tile(
-        const Kernels &kernels, size_t tile, const std::byte *const *rows, size_t windows, const Finish &finish,
-        size_t outputs, float *const *y
+    size_t most_rows() const { return MOST_ROWS; }  // a chunk of their tables stays near
+
+    void multiply(
+        const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
+        size_t outputs, std::byte *scratch
     ) const {
-        int32_t totals[TOGETHER * TILE];
-        const uint8_t *tables[TOGETHER];
-        for (size_t n = 0; n < windows; n++) tables[n] = reinterpret_cast<const uint8_t *>(rows[n]) + LINE;
-        const uint8_t *weights = weights_ + tile * blocks_ * BLOCK * 32;
-        kernels.look_up(weights, blocks_, offsets_.data(), tables, windows, totals);
-        for (size_t n = 0; n < windows; n++) {
-            const Head &head = *reinterpret_cast<const Head *>(rows[n]);
-            kernels.finish_totals(totals + TILE * n, head.magnitude, head.factor, finish, outputs, y[n]);
-        }
+        int32_t *const totals = reinterpret_cast<int32_t *>(scratch);
+        uint8_t *const indices = reinterpret_cast<uint8_t *>(totals + TOTALS);
+        const auto totals_of = [&](size_t tile, size_t row) {
+            return totals + ((tile - first_tile) * MOST_ROWS + row) * TILE;
+        };
+        const Chunks chunks(blocks_, block.count);
+        for (size_t from = 0; from < blocks_; from += chunks.step)
+            for (size_t tile = first_tile; tile < last_tile; tile++) {
+                LookUp what = chunks.at(kernels, weights_ + tile * blocks_ * BLOCK * 32, from, indices);
+                what.offsets = offsets_.data() + from;
+                for (size_t row = 0; row < block.count; row += TOGETHER) {
+                    const size_t windows = std::min(TOGETHER, block.count - row);
+                    const uint8_t *tables[TOGETHER];
+                    for (size_t n = 0; n < windows; n++)
+                        tables[n] = reinterpret_cast<const uint8_t *>(block.rows[row + n]) + LINE;
+                    kernels.look_up(what, tables, windows, totals_of(tile, row));
+                }
+            }
+        for (size_t tile = first_tile; tile < last_tile; tile++)
+            for (size_t row = 0; row < block.count; row++) {
+                const Head &head = *reinterpret_cast<const Head *>(block.rows[row]);
+                kernels.finish_totals(
+                    totals_of(tile, row), head.magnitude, head.factor, finish.at(tile * TILE),
+                    std::min(TILE, outputs - tile * TILE), block.y[row] + tile * TILE
+                );
+            }
     }
 
    private:
@@ -62,11 +101,33 @@ class TableRows {
     std::vector<uint32_t> offsets_;
 };
 
+// Products whose sums are floats: sum(tile, two rows or one, how many, sums) for each, then finished.
+template <class Sum>
+void finish_sums(
+    const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
+    size_t outputs, Sum sum
+) {
+    for (size_t tile = first_tile; tile < last_tile; tile++)
+        for (size_t row = 0; row < block.count; row += TOGETHER) {
+            const size_t windows = std::min(TOGETHER, block.count - row), channel = tile * PAIR_TILE;
+            float sums[TOGETHER * PAIR_TILE];
+            const float *prepared[TOGETHER];
+            for (size_t n = 0; n < windows; n++) prepared[n] = reinterpret_cast<const float *>(block.rows[row + n]);
+            sum(tile, prepared, windows, sums);
+            for (size_t n = 0; n < windows; n++)
+                kernels.finish(
+                    sums + PAIR_TILE * n, finish.at(channel), std::min(PAIR_TILE, outputs - channel),
+                    block.y[row + n] + channel
+                );
+        }
+}
+
 // Bits and pairs of float activations: exact.
 class PairRows {
    public:
     static constexpr size_t OUTPUTS = PAIR_TILE;
     static constexpr bool QUANTISED = false;
+    static constexpr size_t SCRATCH = 0;
 
     PairRows(Arena &arena, const StoredWeights &stored, const Order &order)
         : count_(order.size()), words_((count_ + WORD - 1) / WORD),
@@ -85,15 +146,16 @@ class PairRows {
         }
     }
 
-    void tile(
-        const Kernels &kernels, size_t tile, const std::byte *const *rows, size_t windows, const Finish &finish,
-        size_t outputs, float *const *y
+    size_t most_rows() const { return rows_that_stay(prepared_bytes()); }
+
+    void multiply(
+        const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
+        size_t outputs, std::byte *
     ) const {
-        float sums[TOGETHER * PAIR_TILE];
-        const float *pairs[TOGETHER];
-        for (size_t n = 0; n < windows; n++) pairs[n] = reinterpret_cast<const float *>(rows[n]);
-        kernels.add_pairs(weights_ + tile * words_ * PAIR_TILE, words_, pairs, windows, sums);
-        for (size_t n = 0; n < windows; n++) kernels.finish(sums + PAIR_TILE * n, finish, outputs, y[n]);
+        const auto sum = [&](size_t tile, const float *const *pairs, size_t windows, float *sums) {
+            kernels.add_pairs(weights_ + tile * words_ * PAIR_TILE, words_, pairs, windows, sums);
+        };
+        finish_sums(kernels, first_tile, last_tile, block, finish, outputs, sum);
     }
 
    private:
@@ -106,6 +168,7 @@ class RealRows {
    public:
     static constexpr size_t OUTPUTS = PAIR_TILE;
     static constexpr bool QUANTISED = false;
+    static constexpr size_t SCRATCH = 0;
 
     RealRows(Arena &arena, const StoredWeights &stored, const Order &order)
         : count_(order.size()), weights_(weights_for_multiplying(arena, stored, order)) {}
@@ -116,15 +179,16 @@ class RealRows {
         memcpy(to, x, count_ * sizeof(float));
     }
 
-    void tile(
-        const Kernels &kernels, size_t tile, const std::byte *const *rows, size_t windows, const Finish &finish,
-        size_t outputs, float *const *y
+    size_t most_rows() const { return rows_that_stay(prepared_bytes()); }
+
+    void multiply(
+        const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
+        size_t outputs, std::byte *
     ) const {
-        float sums[TOGETHER * PAIR_TILE];
-        const float *x[TOGETHER];
-        for (size_t n = 0; n < windows; n++) x[n] = reinterpret_cast<const float *>(rows[n]);
-        kernels.multiply(weights_ + tile * count_ * PAIR_TILE, count_, x, windows, sums);
-        for (size_t n = 0; n < windows; n++) kernels.finish(sums + PAIR_TILE * n, finish, outputs, y[n]);
+        const auto sum = [&](size_t tile, const float *const *x, size_t windows, float *sums) {
+            kernels.multiply(weights_ + tile * count_ * PAIR_TILE, count_, x, windows, sums);
+        };
+        finish_sums(kernels, first_tile, last_tile, block, finish, outputs, sum);
     }
 
    private:

@@ -48,7 +48,7 @@ void test_activations(const Kernels &k, size_t count, Random &random) {
     if (!count) return;
     const Quantisation scale = Quantisation::of(most);
     const size_t groups = (count + GROUP - 1) / GROUP;
-    std::vector<uint8_t> tables(groups * TABLE);
+    std::vector<uint8_t> tables(tables_bytes(count));
     const int32_t magnitude = k.build_tables(x.data(), count, scale.inverse, tables.data());
     int32_t total = 0;
     bool right = true;
@@ -60,7 +60,7 @@ void test_activations(const Kernels &k, size_t count, Random &random) {
                 if ((entry >> j & 1) == (q >= 0)) sum += abs(q);
                 if (entry == 0) total += abs(q);
             }
-            right = right && sum == tables[g * TABLE + (size_t)entry] + 32 * tables[g * TABLE + 16 + (size_t)entry];
+            right = right && sum == tables[table_at(g) + (size_t)entry] + 32 * tables[table_at(g) + HIGH_PARTS + (size_t)entry];
         }
     expect(right && magnitude == total, where + ": build_tables");
     for (float bad : {NAN, INFINITY, -INFINITY}) {
@@ -79,21 +79,42 @@ void test_look_up(const Kernels &k, size_t blocks, size_t windows, bool full, Ra
     for (size_t n = 0; n < windows; n++) {
         tables[n].resize(blocks * BLOCK * TABLE);
         for (size_t i = 0; i < tables[n].size(); i++) {
-            const uint32_t most = i % TABLE < 16 ? 31 : 15;
+            const uint32_t most = i % (2 * TABLE) < HIGH_PARTS ? 31 : 15;
             tables[n][i] = (uint8_t)(full ? most : random.below(most + 1));
         }
         at[n] = tables[n].data();
     }
     std::vector<int32_t> totals(windows * TILE, -1), expected(windows * TILE, 0);
-    k.look_up(weights.data(), blocks, offsets.data(), at, windows, totals.data());
+    std::vector<uint8_t> indices(2 * weights.size());
+    k.expand(weights.data(), blocks, indices.data());
+    k.look_up({weights.data(), false, blocks, offsets.data(), false}, at, windows, totals.data());
     for (size_t n = 0; n < windows; n++)
         for (size_t output = 0; output < TILE; output++)
             for (size_t g = 0; g < blocks * BLOCK; g++) {
                 const size_t index = weights[g * 32 + output % 32] >> (output < 32 ? 0 : 4) & 15;
-                const uint8_t *table = at[n] + offsets[g / BLOCK] + g % BLOCK * TABLE;
-                expected[n * TILE + output] += table[index] + 32 * table[16 + index];
+                const uint8_t *table = at[n] + offsets[g / BLOCK] + table_at(g % BLOCK);
+                expected[n * TILE + output] += table[index] + 32 * table[HIGH_PARTS + index];
             }
-    expect(totals == expected, std::string(k.name) + ": look_up of " + std::to_string(blocks) + " blocks");
+    const std::string where = std::string(k.name) + ": look_up of " + std::to_string(blocks) + " blocks";
+    expect(totals == expected, where);
+    // The same from indices, in two parts: the second is added to the first.
+    totals.assign(totals.size(), -1);
+    const size_t half = blocks / 2;
+    if (half) k.look_up({indices.data(), true, half, offsets.data(), false}, at, windows, totals.data());
+    k.look_up(
+        {indices.data() + half * BLOCK * 64, true, blocks - half, offsets.data() + half, half > 0}, at, windows,
+        totals.data()
+    );
+    expect(totals == expected, where + " in two parts");
+}
+
+void test_transpose(const Kernels &k, size_t rows, size_t columns, Random &random) {
+    const Floats x = random.reals(rows * columns);
+    Floats y(x.size(), NAN), expected(x.size());
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < columns; c++) expected[c * rows + r] = x[r * columns + c];
+    k.transpose(x.data(), rows, columns, y.data());
+    expect(y == expected, std::string(k.name) + ": transpose of " + std::to_string(rows) + "×" + std::to_string(columns));
 }
 
 void test_pairs_and_products(const Kernels &k, size_t words, size_t windows, Random &random) {
@@ -164,8 +185,10 @@ void test_kernels(const Kernels &k) {
         test_activations(k, count, random);
         test_elementwise(k, count, random);
     }
+    for (size_t rows : {1, 3, 15, 16, 17, 40})
+        for (size_t columns : {1, 2, 16, 31, 48}) test_transpose(k, rows, columns, random);
     for (size_t windows : {1, 2}) {
-        for (size_t blocks : {0, 1, 2, 3, 7, 263, 264, 265, 531})
+        for (size_t blocks : {1, 2, 3, 7, 263, 264, 265, 531})
             for (bool full : {false, true}) test_look_up(k, blocks, windows, full, random);
         for (size_t words : {0, 1, 2, 5}) test_pairs_and_products(k, words, windows, random);
     }
@@ -213,6 +236,23 @@ void test_layer(const Kernels &kernels, uint64_t seed) {
         Twin twin(kernels, networks, rows * count, batch, threads, seed);
         const size_t y = twin.linear(0, rows, random.from({1, 3, 31, 32, 33, 64, 65, 130, 300}), products, own);
         expect((products == Products::tables ? same : close)(twin.run(y), twin.expected(y)), where + " (linear)");
+    }
+}
+
+// Enough rows for expanded bits, enough weights for several chunks.
+void test_large_layers(const Kernels &kernels) {
+    for (size_t batch : {3, 7, 8, 33, 71})
+        for (size_t count : {832, 833, 1700}) {
+            Twin twin(kernels, 1, count, batch, 2, batch + count);
+            const size_t y = twin.linear(0, 1, 70, Products::tables, false);
+            const std::string where = std::to_string(batch) + " rows of " + std::to_string(count);
+            expect(same(twin.run(y), twin.expected(y)), std::string(kernels.name) + ": " + where);
+        }
+    for (size_t width : {1, 3, 12}) {
+        const Geometry g{128, 3, width, 70, 3, width, 3, 3, 1, 1, 1, 1, 1, 1, 1};
+        Twin twin(kernels, 3, 128 * 3 * width, 2, 2, width);
+        const size_t y = twin.convolution(0, g, Products::tables, true);
+        expect(same(twin.run(y), twin.expected(y)), std::string(kernels.name) + ": 128 channels");
     }
 }
 
@@ -304,6 +344,7 @@ int main(int count, char **arguments) {
                     if (batch < 10 || (networks == 1 && !only_threads)) test_mixed(*kernels, products, networks, batch, 5 + batch);
         if (only_threads) continue;
         test_kernels(*kernels);
+        test_large_layers(*kernels);
         for (uint64_t seed = 0; seed < 600; seed++) test_layer(*kernels, seed);
     }
     printf("%sinference: %d checks, ", names.c_str(), checks);
