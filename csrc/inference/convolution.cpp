@@ -56,7 +56,7 @@ size_t TableConvolution::scratch_bytes() const {
            round_up(ring_rows_ * columns_ * sizeof(int32_t), LINE) +
            round_up(strip_ * g_.out_width * sizeof(int32_t), LINE) +
            round_up(strip_ * blocks_ * sizeof(uint32_t), LINE) +
-           strip_ * round_up(g_.out_width, TOGETHER) * TILE * sizeof(int32_t) + CHUNK_BYTES;
+           strip_ * round_up(g_.out_width, TOGETHER) * TILE * sizeof(int32_t) + LookUpChunks::BYTES;
 }
 
 // Row `row` of the padded image.
@@ -143,7 +143,7 @@ int32_t *TableConvolution::totals_of(size_t row, size_t x, const Ring &ring) con
 
 // The totals of one tile of outputs for `rows` rows of windows.
 void TableConvolution::look_up_strip(const Kernels &kernels, const uint8_t *tile, size_t rows, const Ring &ring) const {
-    const Chunks chunks(blocks_, rows * g_.out_width);
+    const LookUpChunks chunks(blocks_, rows * g_.out_width);
     for (size_t from = 0; from < blocks_; from += chunks.step) {
         LookUp what = chunks.at(kernels, tile, from, ring.indices);
         for (size_t row = 0; row < rows; row++) {

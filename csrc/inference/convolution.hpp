@@ -58,17 +58,18 @@ struct Band {
     }
 };
 
-// Any convolution: the windows of one row of outputs are gathered and prepared, then multiplied.
+// Any convolution: the windows of a strip of output rows are gathered and prepared, then multiplied.
 template <class Rows>
 class WindowConvolution : public Step {
    public:
     WindowConvolution(size_t input, size_t output, Geometry geometry, RowSets<Rows> sets, Finishing finishing)
-        : Step({input}, output), g_(geometry), sets_(std::move(sets)), finishing_(std::move(finishing)) {}
+        : Step({input}, output), g_(geometry), sets_(std::move(sets)), finishing_(std::move(finishing)),
+          strip_(std::clamp<size_t>(set(0, 0).most_rows() / g_.out_width, 1, g_.out_height)) {}
 
     size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.out_height); }
 
     size_t scratch_bytes() const override {
-        return window_bytes() + g_.out_width * set(0, 0).prepared_bytes() + Rows::SCRATCH;
+        return window_bytes() + strip_ * g_.out_width * set(0, 0).prepared_bytes() + Rows::SCRATCH;
     }
 
     void run(const Frame &frame, size_t task, std::byte *scratch) const override {
@@ -77,12 +78,15 @@ class WindowConvolution : public Step {
         Quantisation scale{};
         if (Rows::QUANTISED)
             scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
-        for (size_t y = band.first_row; y < band.last_row; y++)
+        for (size_t first = band.first_row; first < band.last_row; first += strip_) {
+            const size_t last = std::min(first + strip_, band.last_row);
             for (size_t group = 0; group < g_.groups; group++) {
-                prepare(frame, image, y, group, scale, scratch);
+                std::byte *to = scratch + window_bytes();
+                for (size_t y = first; y < last; y++) to = prepare(frame, image, y, group, scale, scratch, to);
                 for (size_t network = band.first_network; network < band.last_network; network++)
-                    multiply(frame, network, band.example, y, group, scratch + window_bytes());
+                    multiply(frame, network, band.example, first, last, group, scratch + window_bytes());
             }
+        }
     }
 
    private:
@@ -93,11 +97,12 @@ class WindowConvolution : public Step {
         return (*sets_)[(sets_->size() == g_.groups ? 0 : network * g_.groups) + group];
     }
 
-    void prepare(
-        const Frame &frame, const float *image, size_t y, size_t group, Quantisation scale, std::byte *scratch
+    // One output row's windows; returns where the next row's go.
+    std::byte *prepare(
+        const Frame &frame, const float *image, size_t y, size_t group, Quantisation scale, std::byte *scratch,
+        std::byte *to
     ) const {
         float *const window = reinterpret_cast<float *>(scratch);
-        std::byte *to = scratch + window_bytes();
         const size_t channels = g_.group_channels();
         // Neighbouring taps are one stretch of the image where all its channels are wanted.
         const bool stretch = g_.groups == 1 && g_.dilation_width == 1;
@@ -109,6 +114,7 @@ class WindowConvolution : public Step {
                     copy_taps(image + group * channels, y, x, tap_y, part, wide, at);
             set(0, group).prepare(frame.kernels, window, scale, to);
         }
+        return to;
     }
 
     // `count` taps from `tap_x` on that are neighbours in the image; zeros where they lie in the padding.
@@ -131,19 +137,19 @@ class WindowConvolution : public Step {
     }
 
     void multiply(
-        const Frame &frame, size_t network, size_t example, size_t y, size_t group, std::byte *prepared
+        const Frame &frame, size_t network, size_t example, size_t first, size_t last, size_t group, std::byte *prepared
     ) const {
         const Rows &rows = set(network, group);
-        const size_t first_channel = group * g_.group_outputs(), most = rows.most_rows();
+        const size_t first_channel = group * g_.group_outputs(), windows = (last - first) * g_.out_width;
         const size_t tiles = (g_.group_outputs() + Rows::OUTPUTS - 1) / Rows::OUTPUTS;
-        float *const out = frame.get(output, network, example) + y * g_.out_width * g_.outputs + first_channel;
-        std::byte *const scratch = prepared + g_.out_width * rows.prepared_bytes();
-        for (size_t x = 0; x < g_.out_width; x += most) {
+        float *const out = frame.get(output, network, example) + first * g_.out_width * g_.outputs + first_channel;
+        std::byte *const scratch = prepared + strip_ * g_.out_width * rows.prepared_bytes();
+        for (size_t window = 0; window < windows; window += rows.most_rows()) {
             RowBlock block;
-            block.count = std::min(most, g_.out_width - x);
+            block.count = std::min(rows.most_rows(), windows - window);
             for (size_t n = 0; n < block.count; n++) {
-                block.rows[n] = prepared + (x + n) * rows.prepared_bytes();
-                block.y[n] = out + (x + n) * g_.outputs;
+                block.rows[n] = prepared + (window + n) * rows.prepared_bytes();
+                block.y[n] = out + (window + n) * g_.outputs;
             }
             for (size_t tile = 0; tile < tiles; tile += MOST_TILES)
                 rows.multiply(
@@ -156,6 +162,7 @@ class WindowConvolution : public Step {
     Geometry g_;
     RowSets<Rows> sets_;
     Finishing finishing_;
+    size_t strip_;  // rows of outputs that are prepared together
 };
 
 // Look-up convolution without copies of windows. The tables of a pixel are built once and serve all

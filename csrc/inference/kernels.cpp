@@ -258,54 +258,100 @@ void build_pairs(const float *x, size_t count, float *pairs) {
     }
 }
 
-// The entry of `pair` that the two lowest bits of each lane name.
-BAYESBINN_INLINE F chosen(const float *pair, U bits) {
+// The entry of a pair that the two lowest bits of each lane name.
 #if defined(__AVX2__)
-    const __m256 table = _mm256_broadcast_ps((const __m128 *)pair);
-    return (F)_mm256_permutevar_ps(table, (__m256i)bits);
+typedef __m256 Pair;
+BAYESBINN_INLINE Pair load_pair(const float *pair) { return _mm256_broadcast_ps((const __m128 *)pair); }
+BAYESBINN_INLINE F chosen(Pair pair, U bits) { return (F)_mm256_permutevar_ps(pair, (__m256i)bits); }
 #else
+typedef const float *Pair;
+BAYESBINN_INLINE Pair load_pair(const float *pair) { return pair; }
+BAYESBINN_INLINE F chosen(Pair pair, U bits) {
     // x₁ + x₀ and x₁ − x₀, and the sign of x₁: two choices and a change of sign.
     const U same = (bits ^ (bits >> 1)) & 1, up = (bits >> 1) & 1;
     const U sum = (U)(F{} + pair[3]), difference = (U)(F{} + pair[2]);
     const U size = (sum & (same - 1)) | (difference & ~(same - 1));
     return (F)(size ^ ((up ^ 1) << 31));
+}
 #endif
+
+BAYESBINN_INLINE U load_bits(const uint32_t *from) {
+    U bits;
+    memcpy(&bits, from, sizeof bits);
+    return bits;
 }
 
-template <int N>
-BAYESBINN_INLINE void add_pairs_of(const uint32_t *weights, size_t words, const float *const *pairs, float *y) {
-    constexpr int VECTORS = PAIR_TILE / LANES;
-    F sums[N][VECTORS] = {};
-    for (size_t word = 0; word < words; word++) {
-        U bits[VECTORS];
-        const uint8_t *const ahead = (const uint8_t *)(weights + PAIR_TILE * word) + AHEAD;
-        for (size_t line = 0; line < sizeof bits; line += 64) __builtin_prefetch(ahead + line);
-        memcpy(bits, weights + PAIR_TILE * word, sizeof bits);
-        for (size_t j = 0; j < WORD / 2; j++) {
-#pragma GCC unroll 2
-            for (int n = 0; n < N; n++)
-#pragma GCC unroll 4
-                for (int v = 0; v < VECTORS; v++) sums[n][v] += chosen(pairs[n] + 2 * WORD * word + 4 * j, bits[v]);
-#pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) bits[v] >>= 2;
+constexpr int VECTORS = PAIR_TILE / LANES;
+constexpr size_t PAIRS = WORD / 2;
+
+void expand_pairs(const uint32_t *weights, size_t words, uint32_t *indices) {
+    for (size_t word = 0; word < words; word++, weights += PAIR_TILE) {
+        prefetch((const uint8_t *)weights, PAIR_TILE * sizeof *weights);
+        for (int v = 0; v < VECTORS; v++) {
+            const U bits = load_bits(weights + LANES * v);
+            for (size_t j = 0; j < PAIRS; j++) {
+                const U index = bits >> (uint32_t)(2 * j);
+                memcpy(indices + PAIR_TILE * (PAIRS * word + j) + LANES * v, &index, sizeof index);
+            }
         }
     }
-    memcpy(y, sums, sizeof sums);
 }
 
-void add_pairs(const uint32_t *weights, size_t words, const float *const *pairs, size_t windows, float *y) {
+template <int N, bool EXPANDED>
+BAYESBINN_INLINE void add_pairs_of(const PairSum &what, const float *const *pairs, float *y) {
+    F sums[N][VECTORS];
+#pragma GCC unroll 2
+    for (int n = 0; n < N; n++)
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) sums[n][v] = what.add ? load(y + PAIR_TILE * n + LANES * v) : F{};
+    for (size_t word = 0; word < what.words; word++) {
+        const uint32_t *const weights = what.weights + PAIR_TILE * (EXPANDED ? PAIRS : 1) * word;
+        U bits[VECTORS] = {};
+        if (!EXPANDED) {
+            prefetch((const uint8_t *)weights, PAIR_TILE * sizeof *weights);
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) bits[v] = load_bits(weights + LANES * v);
+        }
+#pragma GCC unroll 2
+        for (size_t j = 0; j < PAIRS; j++) {
+            if (EXPANDED) {
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++) bits[v] = load_bits(weights + PAIR_TILE * j + LANES * v);
+            }
+#pragma GCC unroll 2
+            for (int n = 0; n < N; n++) {
+                const Pair pair = load_pair(pairs[n] + 2 * WORD * word + 4 * j);
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++) sums[n][v] += chosen(pair, bits[v]);
+            }
+            if (!EXPANDED) {
+#pragma GCC unroll 4
+                for (int v = 0; v < VECTORS; v++) bits[v] >>= 2;
+            }
+        }
+    }
+#pragma GCC unroll 2
+    for (int n = 0; n < N; n++)
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) store(y + PAIR_TILE * n + LANES * v, sums[n][v]);
+}
+
+void add_pairs(const PairSum &what, const float *const *pairs, size_t windows, float *y) {
     if (windows == 2)
-        add_pairs_of<2>(weights, words, pairs, y);
+        (what.expanded ? add_pairs_of<2, true> : add_pairs_of<2, false>)(what, pairs, y);
     else
-        add_pairs_of<1>(weights, words, pairs, y);
+        (what.expanded ? add_pairs_of<1, true> : add_pairs_of<1, false>)(what, pairs, y);
 }
 
 // ---- real weights and the rest --------------------------------------------------------------------
 
 template <int N>
 BAYESBINN_INLINE void multiply_windows(const float *weights, size_t count, const float *const *x, float *y) {
-    constexpr int VECTORS = PAIR_TILE / LANES;
-    F sums[N][VECTORS] = {};
+    F sums[N][VECTORS];
+#pragma GCC unroll 2
+    for (int n = 0; n < N; n++)
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) sums[n][v] = F{};
     for (size_t k = 0; k < count; k++)
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) {
@@ -313,7 +359,10 @@ BAYESBINN_INLINE void multiply_windows(const float *weights, size_t count, const
 #pragma GCC unroll 2
             for (int n = 0; n < N; n++) sums[n][v] += w * x[n][k];
         }
-    memcpy(y, sums, sizeof sums);
+#pragma GCC unroll 2
+    for (int n = 0; n < N; n++)
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) store(y + PAIR_TILE * n + LANES * v, sums[n][v]);
 }
 
 void multiply(const float *weights, size_t count, const float *const *x, size_t windows, float *y) {
@@ -408,6 +457,7 @@ const Kernels BAYESBINN_NAMED(kernels_, BAYESBINN_ISA) = {
     look_up_any,
     finish_totals,
     build_pairs,
+    expand_pairs,
     add_pairs,
     multiply,
     finish_values,

@@ -43,6 +43,14 @@ struct LookUp {
     bool add;                 // to totals of earlier blocks
 };
 
+// The same for pairs: bits of one tile of outputs, or the two bits of each pair in a word of its own.
+struct PairSum {
+    const uint32_t *weights;  // PAIR_TILE words of bits for each word of activations, or PAIR_TILE·WORD/2 of indices
+    bool expanded;
+    size_t words;
+    bool add;
+};
+
 // y ← min(max(y·scale + shift, low), high), elementwise; NaN stays NaN. Without scale, only the limits.
 struct Finish {
     const float *scale, *shift;
@@ -62,7 +70,7 @@ struct Kernels {
     // Rounds x·inverse (|x·inverse| ≤ 127) to integers q and writes tables_bytes(count) of tables; returns Σ|q|.
     int32_t (*build_tables)(const float *x, size_t count, float inverse, uint8_t *tables);
 
-    // Two indices of a table out of each byte of the bits. It pays before many windows.
+    // Two indices of a table out of each byte of the bits: worth it where many windows are looked up.
     void (*expand)(const uint8_t *weights, size_t blocks, uint8_t *indices);
 
     // totals[window][TILE] ← Σ over blocks of looked-up sums; `windows` is 1 or 2.
@@ -76,8 +84,9 @@ struct Kernels {
     // Writes the 4 sums ±x₀ ± x₁ of each two of `count` activations, a multiple of 2.
     void (*build_pairs)(const float *x, size_t count, float *pairs);
 
-    // y[window][PAIR_TILE] ← Σ of pairs chosen by the bits; `words` words of WORD activations.
-    void (*add_pairs)(const uint32_t *weights, size_t words, const float *const *pairs, size_t windows, float *y);
+    // As `expand` and `look_up`: y[window][PAIR_TILE] ← Σ of pairs chosen by the bits.
+    void (*expand_pairs)(const uint32_t *weights, size_t words, uint32_t *indices);
+    void (*add_pairs)(const PairSum &what, const float *const *pairs, size_t windows, float *y);
 
     // y[window][PAIR_TILE] ← Σₖ x[window][k]·weights[k][PAIR_TILE].
     void (*multiply)(const float *weights, size_t count, const float *const *x, size_t windows, float *y);

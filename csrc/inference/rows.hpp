@@ -25,19 +25,13 @@ struct RowBlock {
     size_t count;
 };
 
-// Prepared rows that stay in the second-level cache while the tiles of weights pass by.
-inline size_t rows_that_stay(size_t bytes) {
-    constexpr size_t BUDGET = 128 << 10;
-    return std::clamp<size_t>(BUDGET / bytes / TOGETHER * TOGETHER, TOGETHER, MOST_ROWS);
-}
-
 // Bits and look-up tables: activations of 8 bits.
 class TableRows {
    public:
     static constexpr size_t OUTPUTS = TILE;
     static constexpr bool QUANTISED = true;
     static constexpr size_t TOTALS = MOST_TILES * MOST_ROWS * TILE;
-    static constexpr size_t SCRATCH = TOTALS * sizeof(int32_t) + CHUNK_BYTES;
+    static constexpr size_t SCRATCH = TOTALS * sizeof(int32_t) + LookUpChunks::BYTES;
 
     TableRows(Arena &arena, const StoredWeights &stored, const Order &order)
         : count_(order.size()), blocks_(round_up(count_, GROUP * BLOCK) / (GROUP * BLOCK)),
@@ -67,7 +61,7 @@ class TableRows {
         const auto totals_of = [&](size_t tile, size_t row) {
             return totals + ((tile - first_tile) * MOST_ROWS + row) * TILE;
         };
-        const Chunks chunks(blocks_, block.count);
+        const LookUpChunks chunks(blocks_, block.count);
         for (size_t from = 0; from < blocks_; from += chunks.step)
             for (size_t tile = first_tile; tile < last_tile; tile++) {
                 LookUp what = chunks.at(kernels, weights_ + tile * blocks_ * BLOCK * 32, from, indices);
@@ -101,33 +95,13 @@ class TableRows {
     std::vector<uint32_t> offsets_;
 };
 
-// Products whose sums are floats: sum(tile, two rows or one, how many, sums) for each, then finished.
-template <class Sum>
-void finish_sums(
-    const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
-    size_t outputs, Sum sum
-) {
-    for (size_t tile = first_tile; tile < last_tile; tile++)
-        for (size_t row = 0; row < block.count; row += TOGETHER) {
-            const size_t windows = std::min(TOGETHER, block.count - row), channel = tile * PAIR_TILE;
-            float sums[TOGETHER * PAIR_TILE];
-            const float *prepared[TOGETHER];
-            for (size_t n = 0; n < windows; n++) prepared[n] = reinterpret_cast<const float *>(block.rows[row + n]);
-            sum(tile, prepared, windows, sums);
-            for (size_t n = 0; n < windows; n++)
-                kernels.finish(
-                    sums + PAIR_TILE * n, finish.at(channel), std::min(PAIR_TILE, outputs - channel),
-                    block.y[row + n] + channel
-                );
-        }
-}
-
 // Bits and pairs of float activations: exact.
 class PairRows {
    public:
     static constexpr size_t OUTPUTS = PAIR_TILE;
     static constexpr bool QUANTISED = false;
-    static constexpr size_t SCRATCH = 0;
+    static constexpr size_t SUMS = MOST_TILES * MOST_ROWS * PAIR_TILE;
+    static constexpr size_t SCRATCH = SUMS * sizeof(float) + PairChunks::BYTES;
 
     PairRows(Arena &arena, const StoredWeights &stored, const Order &order)
         : count_(order.size()), words_((count_ + WORD - 1) / WORD),
@@ -146,16 +120,35 @@ class PairRows {
         }
     }
 
-    size_t most_rows() const { return rows_that_stay(prepared_bytes()); }
+    size_t most_rows() const { return MOST_ROWS; }
 
     void multiply(
         const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
-        size_t outputs, std::byte *
+        size_t outputs, std::byte *scratch
     ) const {
-        const auto sum = [&](size_t tile, const float *const *pairs, size_t windows, float *sums) {
-            kernels.add_pairs(weights_ + tile * words_ * PAIR_TILE, words_, pairs, windows, sums);
+        float *const sums = reinterpret_cast<float *>(scratch);
+        uint32_t *const indices = reinterpret_cast<uint32_t *>(sums + SUMS);
+        const auto sums_of = [&](size_t tile, size_t row) {
+            return sums + ((tile - first_tile) * MOST_ROWS + row) * PAIR_TILE;
         };
-        finish_sums(kernels, first_tile, last_tile, block, finish, outputs, sum);
+        const PairChunks chunks(words_, block.count);
+        for (size_t from = 0; from < words_; from += chunks.step)
+            for (size_t tile = first_tile; tile < last_tile; tile++) {
+                const PairSum what = chunks.at(kernels, weights_ + tile * words_ * PAIR_TILE, from, indices);
+                for (size_t row = 0; row < block.count; row += TOGETHER) {
+                    const size_t windows = std::min(TOGETHER, block.count - row);
+                    const float *pairs[TOGETHER];
+                    for (size_t n = 0; n < windows; n++)
+                        pairs[n] = reinterpret_cast<const float *>(block.rows[row + n]) + from * WORD * 2;
+                    kernels.add_pairs(what, pairs, windows, sums_of(tile, row));
+                }
+            }
+        for (size_t tile = first_tile; tile < last_tile; tile++)
+            for (size_t row = 0; row < block.count; row++)
+                kernels.finish(
+                    sums_of(tile, row), finish.at(tile * PAIR_TILE), std::min(PAIR_TILE, outputs - tile * PAIR_TILE),
+                    block.y[row] + tile * PAIR_TILE
+                );
     }
 
    private:
@@ -179,16 +172,29 @@ class RealRows {
         memcpy(to, x, count_ * sizeof(float));
     }
 
-    size_t most_rows() const { return rows_that_stay(prepared_bytes()); }
+    // Rows that stay in the second-level cache while the tiles of weights pass by.
+    size_t most_rows() const {
+        constexpr size_t BUDGET = 128 << 10;
+        return std::clamp<size_t>(BUDGET / prepared_bytes() / TOGETHER * TOGETHER, TOGETHER, MOST_ROWS);
+    }
 
     void multiply(
         const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
         size_t outputs, std::byte *
     ) const {
-        const auto sum = [&](size_t tile, const float *const *x, size_t windows, float *sums) {
-            kernels.multiply(weights_ + tile * count_ * PAIR_TILE, count_, x, windows, sums);
-        };
-        finish_sums(kernels, first_tile, last_tile, block, finish, outputs, sum);
+        for (size_t tile = first_tile; tile < last_tile; tile++)
+            for (size_t row = 0; row < block.count; row += TOGETHER) {
+                const size_t windows = std::min(TOGETHER, block.count - row), channel = tile * PAIR_TILE;
+                float sums[TOGETHER * PAIR_TILE];
+                const float *x[TOGETHER];
+                for (size_t n = 0; n < windows; n++) x[n] = reinterpret_cast<const float *>(block.rows[row + n]);
+                kernels.multiply(weights_ + tile * count_ * PAIR_TILE, count_, x, windows, sums);
+                for (size_t n = 0; n < windows; n++)
+                    kernels.finish(
+                        sums + PAIR_TILE * n, finish.at(channel), std::min(PAIR_TILE, outputs - channel),
+                        block.y[row + n] + channel
+                    );
+            }
     }
 
    private:
