@@ -289,14 +289,16 @@ void Network::run(const float *x, size_t batch, float *y) {
         const size_t thread = (size_t)index;
         Frame frame{kernels_, values_, std::vector<std::byte *>(values_.size()), 0, threads, networks_, 0};
         for (size_t value = 1; value < values_.size(); value++) frame.at[value] = slots_[slot_of_[value]].data();
-        for (size_t first = 0; first < batch; first += at_once) {
+        bool backwards = backwards_;
+        for (size_t first = 0; first < batch; first += at_once, backwards = !backwards) {
             frame.batch = std::min(at_once, batch - first);
             frame.network = 0;
             // Steps only read their inputs, and value 0 is never an output.
             frame.at[0] = reinterpret_cast<std::byte *>(const_cast<float *>(x + first * input_count_));
             if (direct_) frame.at[output_] = reinterpret_cast<std::byte *>(y + first * output_count_);
             run_steps(frame, 0, once_, thread);
-            for (; frame.network < networks_; frame.network++) {
+            for (size_t i = 0; i < networks_; i++) {
+                frame.network = backwards ? networks_ - 1 - i : i;
                 float *const to = y + (frame.network * batch + first) * output_count_;
                 if (direct_) frame.at[output_] = reinterpret_cast<std::byte *>(to);
                 run_steps(frame, once_, steps_.size(), thread);
@@ -310,6 +312,7 @@ void Network::run(const float *x, size_t batch, float *y) {
             }
         }
     });
+    if ((batch + at_once - 1) / at_once % 2) backwards_ = !backwards_;
 }
 
 }  // namespace bayesbinn::inference

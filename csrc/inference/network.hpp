@@ -69,6 +69,8 @@ class Network {
     size_t once_ = 0;                           // how many run once
     size_t output_ = 0, output_count_ = 0;
     bool direct_ = false;  // the output is computed in the caller's array
+    // An ensemble's weights may be more than the caches keep. Networks run to and fro: what was used last comes first.
+    bool backwards_ = false;
 
     // Values that do not live at the same time share a slot of memory.
     std::vector<size_t> slot_of_, slot_bytes_;  // bytes of one example
