@@ -3,8 +3,9 @@
 namespace bayesbinn::inference {
 namespace {
 
-// Tables that stay in the second-level cache while the tiles of weights pass by.
+// Tables that stay in the second-level cache while the tiles of weights pass by, and totals beside them.
 constexpr size_t RING_BUDGET = 192 << 10;
+constexpr size_t MOST_WINDOWS = 256;
 
 }  // namespace
 
@@ -14,7 +15,7 @@ struct TableConvolution::Ring {
     int32_t *magnitudes;         // [ring row][column]: Σ|q| of a pixel
     int32_t *window_magnitudes;  // [row of the strip][x]
     uint32_t *offsets;           // [row of the strip][block]
-    int32_t *totals;             // [row of the strip][x, rounded up][TILE]
+    int32_t *totals;             // [MOST_WINDOWS][TILE]
     uint8_t *indices;            // of a chunk
 
     Ring(const TableConvolution &c, std::byte *scratch) {
@@ -27,7 +28,7 @@ struct TableConvolution::Ring {
         offsets = reinterpret_cast<uint32_t *>(scratch);
         scratch += round_up(c.strip_ * c.blocks_ * sizeof(uint32_t), LINE);
         totals = reinterpret_cast<int32_t *>(scratch);
-        scratch += c.strip_ * round_up(c.g_.out_width, TOGETHER) * TILE * sizeof(int32_t);
+        scratch += MOST_WINDOWS * TILE * sizeof(int32_t);
         indices = reinterpret_cast<uint8_t *>(scratch);
     }
 };
@@ -35,7 +36,12 @@ struct TableConvolution::Ring {
 bool TableConvolution::suits(const Geometry &geometry) {
     const size_t groups = tap_positions(geometry) / GROUP;
     const size_t run = geometry.dilation_width == 1 ? groups * geometry.kernel_width : groups;
-    return geometry.groups == 1 && groups % 2 == 0 && run % BLOCK == 0;
+    if (geometry.groups != 1 || groups % 2 || run % BLOCK) return false;
+    // Offsets within the ring have 32 bits.
+    const size_t rows = geometry.dilation_height * (geometry.kernel_height - 1) + 1;
+    const size_t columns =
+        (geometry.out_width - 1) * geometry.stride_width + geometry.dilation_width * (geometry.kernel_width - 1) + 1;
+    return rows <= UINT32_MAX / (groups * TABLE) / columns;
 }
 
 TableConvolution::TableConvolution(
@@ -47,7 +53,9 @@ TableConvolution::TableConvolution(
     blocks_ = g_.taps() * pixel_bytes_ / (BLOCK * TABLE);
     const size_t span = g_.dilation_height * (g_.kernel_height - 1) + 1, row_bytes = columns_ * pixel_bytes_;
     strip_ = 1;
-    while (strip_ < g_.out_height && (strip_ * g_.stride_height + span) * row_bytes <= RING_BUDGET) strip_++;
+    while (strip_ < g_.out_height && (strip_ * g_.stride_height + span) * row_bytes <= RING_BUDGET &&
+           (strip_ + 1) * g_.out_width <= MOST_WINDOWS)
+        strip_++;
     ring_rows_ = (strip_ - 1) * g_.stride_height + span;
 }
 
@@ -56,7 +64,7 @@ size_t TableConvolution::scratch_bytes() const {
            round_up(ring_rows_ * columns_ * sizeof(int32_t), LINE) +
            round_up(strip_ * g_.out_width * sizeof(int32_t), LINE) +
            round_up(strip_ * blocks_ * sizeof(uint32_t), LINE) +
-           strip_ * round_up(g_.out_width, TOGETHER) * TILE * sizeof(int32_t) + LookUpChunks::BYTES;
+           MOST_WINDOWS * TILE * sizeof(int32_t) + LookUpChunks::BYTES;
 }
 
 // Row `row` of the padded image.
@@ -123,37 +131,42 @@ void TableConvolution::run(const Frame &frame, size_t task, std::byte *scratch) 
             float *const out = frame.get(output, network, band.example);
             for (size_t channel = 0; channel < g_.outputs; channel += TILE) {
                 const uint8_t *const tile = weights + channel / TILE * blocks_ * BLOCK * 32;
-                look_up_strip(frame.kernels, tile, last - first, ring);
                 const size_t outputs = std::min(TILE, g_.outputs - channel);
                 const Finish finish = finishing_.of(network, channel);
-                for (size_t y = first; y < last; y++)
-                    for (size_t x = 0; x < g_.out_width; x++)
-                        frame.kernels.finish_totals(
-                            totals_of(y - first, x, ring), ring.window_magnitudes[(y - first) * g_.out_width + x],
-                            scale.factor, finish, outputs, out + (y * g_.out_width + x) * g_.outputs + channel
-                        );
+                // Only a strip of one row can be wider than the totals have room for.
+                for (size_t from = 0; from < g_.out_width; from += MOST_WINDOWS) {
+                    const Columns columns{from, std::min(from + MOST_WINDOWS, g_.out_width)};
+                    look_up_strip(frame.kernels, tile, last - first, columns, ring);
+                    const int32_t *totals = ring.totals;
+                    for (size_t y = first; y < last; y++)
+                        for (size_t x = columns.first; x < columns.last; x++, totals += TILE)
+                            frame.kernels.finish_totals(
+                                totals, ring.window_magnitudes[(y - first) * g_.out_width + x], scale.factor, finish,
+                                outputs, out + (y * g_.out_width + x) * g_.outputs + channel
+                            );
+                }
             }
         }
     }
 }
 
-int32_t *TableConvolution::totals_of(size_t row, size_t x, const Ring &ring) const {
-    return ring.totals + (row * round_up(g_.out_width, TOGETHER) + x) * TILE;
-}
-
-// The totals of one tile of outputs for `rows` rows of windows.
-void TableConvolution::look_up_strip(const Kernels &kernels, const uint8_t *tile, size_t rows, const Ring &ring) const {
-    const LookUpChunks chunks(blocks_, rows * g_.out_width);
+// The totals of one tile of outputs for some columns of `rows` rows of windows.
+void TableConvolution::look_up_strip(
+    const Kernels &kernels, const uint8_t *tile, size_t rows, Columns columns, const Ring &ring
+) const {
+    const LookUpChunks chunks(blocks_, rows * (columns.last - columns.first));
     for (size_t from = 0; from < blocks_; from += chunks.step) {
-        LookUp what = chunks.at(kernels, tile, from, ring.indices);
+        LookUp what = chunks.at(kernels, tile, from, nullptr, ring.indices);
+        int32_t *totals = ring.totals;
         for (size_t row = 0; row < rows; row++) {
             what.offsets = ring.offsets + row * blocks_ + from;
-            for (size_t x = 0; x < g_.out_width; x += TOGETHER) {
-                const size_t windows = std::min(TOGETHER, g_.out_width - x);
+            for (size_t x = columns.first; x < columns.last; x += TOGETHER) {
+                const size_t windows = std::min(TOGETHER, columns.last - x);
                 const uint8_t *tables[TOGETHER];
                 for (size_t n = 0; n < windows; n++)
                     tables[n] = ring.tables + (x + n) * g_.stride_width * pixel_bytes_;
-                kernels.look_up(what, tables, windows, totals_of(row, x, ring));
+                kernels.look_up(what, tables, windows, totals);
+                totals += windows * TILE;
             }
         }
     }

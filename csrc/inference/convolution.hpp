@@ -188,8 +188,12 @@ class TableConvolution : public Step {
     void build_row(const Kernels &kernels, const float *image, size_t row, float inverse, const Ring &ring) const;
     void offsets_of(size_t y, uint32_t *offsets) const;
     int32_t magnitude_of(size_t y, size_t x, const Ring &ring) const;
-    int32_t *totals_of(size_t row, size_t x, const Ring &ring) const;
-    void look_up_strip(const Kernels &kernels, const uint8_t *tile, size_t rows, const Ring &ring) const;
+    struct Columns {
+        size_t first, last;
+    };
+    void look_up_strip(
+        const Kernels &kernels, const uint8_t *tile, size_t rows, Columns columns, const Ring &ring
+    ) const;
 
     Geometry g_;
     std::vector<const uint8_t *> weights_;  // of one network for all, or of each

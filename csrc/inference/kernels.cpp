@@ -268,9 +268,9 @@ typedef const float *Pair;
 BAYESBINN_INLINE Pair load_pair(const float *pair) { return pair; }
 BAYESBINN_INLINE F chosen(Pair pair, U bits) {
     // x₁ + x₀ and x₁ − x₀, and the sign of x₁: two choices and a change of sign.
-    const U same = (bits ^ (bits >> 1)) & 1, up = (bits >> 1) & 1;
+    const U differ = (bits ^ (bits >> 1)) & 1, up = (bits >> 1) & 1;
     const U sum = (U)(F{} + pair[3]), difference = (U)(F{} + pair[2]);
-    const U size = (sum & (same - 1)) | (difference & ~(same - 1));
+    const U size = (sum & (differ - 1)) | (difference & ~(differ - 1));
     return (F)(size ^ ((up ^ 1) << 31));
 }
 #endif
@@ -390,9 +390,16 @@ void scale(float factor, size_t count, float *y) {
     for (size_t i = 0; i < count; i++) y[i] *= factor;
 }
 
+// Older compilers do not know the question, let alone the answer.
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define BAYESBINN_SHUFFLES
+#endif
+#endif
+
 // The rows of a square become its columns.
 BAYESBINN_INLINE void turn(F *rows) {
-#if __has_builtin(__builtin_shufflevector)
+#if defined(BAYESBINN_SHUFFLES)
     F wide[LANES];
     for (int i = 0; i < 4; i++) {  // the first and the second halves of rows i and i + 4
         wide[i] = __builtin_shufflevector(rows[i], rows[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
@@ -417,7 +424,8 @@ BAYESBINN_INLINE void turn(F *rows) {
 #endif
 }
 
-// Cache lines that are a power of two apart share the few places of one set: each is read and written whole, once.
+// Cache lines that are a power of two apart share the few places of one set: in squares, each is read and written
+// whole, once.
 void transpose(const float *x, size_t rows, size_t columns, float *y) {
     constexpr size_t SIDE = 2 * LANES;
     for (size_t c0 = 0; c0 < columns; c0 += SIDE)

@@ -28,8 +28,8 @@ constexpr size_t WORD = 32;        // activations whose bits share a word in the
 constexpr size_t TOGETHER = 2;     // windows computed together: they share the loads of the weights
 
 // Tables lie in twos: the low parts of both, then the high parts of both.
-constexpr size_t table_at(size_t group) { return group / 2 * 2 * TABLE + group % 2 * 16; }
-constexpr size_t tables_bytes(size_t activations) { return (activations + 2 * GROUP - 1) / (2 * GROUP) * 2 * TABLE; }
+static constexpr size_t table_at(size_t group) { return group / 2 * 2 * TABLE + group % 2 * 16; }
+static constexpr size_t tables_bytes(size_t activations) { return (activations + 2 * GROUP - 1) / (2 * GROUP) * 2 * TABLE; }
 
 // 16-bit totals of 31 each hold 2114 tables; as whole blocks 2112, that is 8448 activations.
 constexpr size_t MOST_BLOCKS = 264;
@@ -38,12 +38,12 @@ constexpr size_t MOST_BLOCKS = 264;
 struct LookUp {
     const uint8_t *weights;   // BLOCK·32 bytes of bits for each block, or BLOCK·64 of indices
     bool expanded;            // indices, not bits
-    size_t blocks;
+    size_t blocks;            // at least 1
     const uint32_t *offsets;  // where the tables of each block lie, counted from a window's first
     bool add;                 // to totals of earlier blocks
 };
 
-// The same for pairs: bits of one tile of outputs, or the two bits of each pair in a word of its own.
+// The same for pairs: bits of one tile of outputs, or a word for each pair whose two lowest bits are the pair's.
 struct PairSum {
     const uint32_t *weights;  // PAIR_TILE words of bits for each word of activations, or PAIR_TILE·WORD/2 of indices
     bool expanded;

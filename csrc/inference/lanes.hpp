@@ -44,7 +44,7 @@ BAYESBINN_INLINE Table load_table(const uint8_t *p) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
 }
 BAYESBINN_INLINE Bytes low_halves(Bytes x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
-// A multiplication, not a shift: shifts would wait for the units that shuffle.
+// A multiplication, not a shift: on AMD shifts would wait for the units that shuffle.
 BAYESBINN_INLINE Bytes high_halves(Bytes x) {
     return low_halves(_mm256_mulhi_epu16(x, _mm256_set1_epi16(1 << 12)));
 }

@@ -65,9 +65,11 @@ class MultiplyRows : public Step {
     }
 
    private:
+    // As few as keep their rows near, but enough for all threads.
     size_t row_tasks(const Frame &frame) const {
-        const size_t most = sets_->front().most_rows();
-        return (frame.batch * rows_ + most - 1) / most;
+        const size_t rows = frame.batch * rows_, most = sets_->front().most_rows();
+        const size_t wanted = (frame.threads + tile_tasks() - 1) / tile_tasks();
+        return std::max((rows + most - 1) / most, std::min(wanted, (rows + TOGETHER - 1) / TOGETHER));
     }
     size_t tile_tasks() const { return (tiles_ + MOST_TILES - 1) / MOST_TILES; }
 

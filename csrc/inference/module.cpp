@@ -77,6 +77,7 @@ size_t linear(
     Network &network, size_t input, size_t rows, size_t count, const Array<T, 3> &weights, bool quantised,
     const Scales &scale, const Scales &shift, float low, float high
 ) {
+    require(count > 0, "a linear layer needs inputs");
     const WeightSets sets = sets_of(weights, count, network.networks());
     const Products products = products_of(std::is_same_v<T, uint8_t>, quantised);
     Finishing finish = finishing(scale, shift, weights.shape(1), network.networks(), low, high);

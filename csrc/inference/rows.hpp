@@ -8,7 +8,7 @@
 
 namespace bayesbinn::inference {
 
-// `count` positions of one row, identical with the stored row and then padding.
+// The positions of one row, and then padding.
 inline Order padded(Order order, size_t unit) {
     order.resize(round_up(order.size(), unit), -1);
     return order;
@@ -17,6 +17,7 @@ inline Order padded(Order order, size_t unit) {
 // How much is multiplied in one call: some tiles of weights serve some rows.
 constexpr size_t MOST_ROWS = 32;
 constexpr size_t MOST_TILES = 4;
+static_assert(MOST_ROWS % TOGETHER == 0, "rows are multiplied in twos");
 
 // Prepared rows, and where their outputs go.
 struct RowBlock {
@@ -64,8 +65,8 @@ class TableRows {
         const LookUpChunks chunks(blocks_, block.count);
         for (size_t from = 0; from < blocks_; from += chunks.step)
             for (size_t tile = first_tile; tile < last_tile; tile++) {
-                LookUp what = chunks.at(kernels, weights_ + tile * blocks_ * BLOCK * 32, from, indices);
-                what.offsets = offsets_.data() + from;
+                const uint8_t *const weights = weights_ + tile * blocks_ * BLOCK * 32;
+                const LookUp what = chunks.at(kernels, weights, from, offsets_.data() + from, indices);
                 for (size_t row = 0; row < block.count; row += TOGETHER) {
                     const size_t windows = std::min(TOGETHER, block.count - row);
                     const uint8_t *tables[TOGETHER];

@@ -254,21 +254,50 @@ void test_layer(const Kernels &kernels, uint64_t seed) {
 void test_large_layers(const Kernels &kernels) {
     for (Products products : {Products::tables, Products::pairs, Products::real}) {
         const auto equal = products == Products::tables ? same : close;
-        for (size_t batch : {3, 7, 8, 33, 71})
-            for (size_t count : {832, 833, 1700}) {
+        for (size_t batch : {3, 8, 33})
+            for (size_t count : {833, 1700}) {
                 Twin twin(kernels, 1, count, batch, 2, batch + count);
                 const size_t y = twin.linear(0, 1, 70, products, false);
                 const std::string where = std::to_string(batch) + " rows of " + std::to_string(count);
                 expect(equal(twin.run(y), twin.expected(y)), std::string(kernels.name) + ": " + where);
             }
-        for (size_t width : {1, 3, 12, 40}) {
-            const Geometry g{128, 3, width, 70, 3, width, 3, 3, 1, 1, 1, 1, 1, 1, 1};
-            Twin twin(kernels, 3, 128 * 3 * width, 2, 2, width);
-            const size_t y = twin.convolution(0, g, products, true);
-            const std::string where = std::string(kernels.name) + ": 128 channels, " + std::to_string(width) + " wide";
+        for (size_t width : {1, 3, 12, 41}) {
+            // Every second time an odd number of tables for a pixel: gathered windows.
+            const size_t channels = width % 2 ? 128 : 100;
+            const Geometry g{channels, 3, width, 70, 3, width, 3, 3, 1, 1, 1, 1, 1, 1, 1};
+            Twin twin(kernels, 1, channels * 3 * width, 1, 2, width);
+            const size_t y = twin.convolution(0, g, products, false);
+            const std::string where = std::string(kernels.name) + ": channels, " + std::to_string(width) + " wide";
             expect(equal(twin.run(y), twin.expected(y)), where);
         }
     }
+}
+
+// A row gives the same bits alone and among others, however many weights it has.
+void test_batches(const Kernels &kernels) {
+    for (Products products : {Products::tables, Products::pairs})
+        for (size_t count : {1700, 9000}) {
+            constexpr size_t BATCH = 19, OUTPUTS = 70;
+            Random random(count);
+            const Weights w(random, 1, OUTPUTS, count, true);
+            const Floats x = random.reals(BATCH * count);
+            Floats together(BATCH * OUTPUTS), alone(BATCH * OUTPUTS);
+            Network network(kernels, 1, count, 2);
+            Finishing finishing;
+            finishing.low = -INFINITY, finishing.high = INFINITY;
+            network.seal(network.linear(0, 1, products, w.sets(), finishing), OUTPUTS);
+            network.run(x.data(), BATCH, together.data());
+            for (size_t i = 0; i < BATCH; i++) network.run(&x[i * count], 1, &alone[i * OUTPUTS]);
+            expect(same(together, alone), std::string(kernels.name) + ": a row alone, of " + std::to_string(count));
+        }
+}
+
+// More examples than run at once: the networks of an ensemble run to and fro within one call and from call to call.
+void test_to_and_fro(const Kernels &kernels) {
+    Twin twin(kernels, 3, 20, 600, 2, 11);
+    const size_t y = twin.linear(twin.linear(0, 1, 33, Products::tables, true), 1, 10, Products::pairs, true);
+    for (int run = 0; run < 3; run++)
+        expect(close(twin.run(y), twin.expected(y)), std::string(kernels.name) + ": an ensemble of many examples");
 }
 
 // Every kind of step in one network, so that values share memory; the last value is returned.
@@ -360,6 +389,8 @@ int main(int count, char **arguments) {
         if (only_threads) continue;
         test_kernels(*kernels);
         test_large_layers(*kernels);
+        test_batches(*kernels);
+        test_to_and_fro(*kernels);
         for (uint64_t seed = 0; seed < 600; seed++) test_layer(*kernels, seed);
     }
     printf("%sinference: %d checks, ", names.c_str(), checks);
