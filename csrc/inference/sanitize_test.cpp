@@ -273,6 +273,18 @@ void test_large_layers(const Kernels &kernels) {
     }
 }
 
+// A row of windows wider than the room for totals; and tables further apart than offsets can say go another way.
+void test_wide_images(const Kernels &kernels) {
+    const Geometry wide{32, 2, 301, 5, 2, 301, 1, 3, 1, 1, 0, 1, 1, 1, 1};
+    Twin twin(kernels, 1, 32 * 2 * 301, 1, 1, 5);
+    const size_t y = twin.convolution(0, wide, Products::tables, false);
+    expect(same(twin.run(y), twin.expected(y)), std::string(kernels.name) + ": a wide image");
+    Geometry far = wide;
+    expect(TableConvolution::suits(far), "a ring of some kilobytes");
+    far.kernel_height = 2, far.dilation_height = 1 << 20;
+    expect(!TableConvolution::suits(far), "a ring of gigabytes");
+}
+
 // A row gives the same bits alone and among others, however many weights it has.
 void test_batches(const Kernels &kernels) {
     for (Products products : {Products::tables, Products::pairs})
@@ -391,6 +403,7 @@ int main(int count, char **arguments) {
         test_large_layers(*kernels);
         test_batches(*kernels);
         test_to_and_fro(*kernels);
+        test_wide_images(*kernels);
         for (uint64_t seed = 0; seed < 600; seed++) test_layer(*kernels, seed);
     }
     printf("%sinference: %d checks, ", names.c_str(), checks);
