@@ -4,22 +4,12 @@
 #include <math.h>
 
 #include "lanes.hpp"
+#include "tables.hpp"
+#include "transpose.hpp"
+#include "vectors.hpp"
 
 namespace bayesbinn::inference {
 namespace {
-
-constexpr size_t LANES = 8;
-typedef float F __attribute__((vector_size(LANES * 4)));
-typedef int32_t I __attribute__((vector_size(LANES * 4)));
-typedef uint32_t U __attribute__((vector_size(LANES * 4)));
-
-BAYESBINN_INLINE F load(const float *from) {
-    F x;
-    memcpy(&x, from, sizeof x);
-    return x;
-}
-
-BAYESBINN_INLINE void store(float *to, F x) { memcpy(to, &x, sizeof x); }
 
 // ---- activations ------------------------------------------------------------------------------
 
@@ -45,91 +35,6 @@ float largest(const float *x, size_t count) {
     float result;
     memcpy(&result, &all, sizeof result);
     return result;
-}
-
-// Eight tables from 32 integers; returns Σ|q|.
-#if defined(__AVX2__)
-
-// Two tables at a time, one in each half of a register, as 8 words for entries 0–7 and 8 for entries 8–15. A
-// multiply-add of bytes sums two of the four q; the masks are the bits of the entries. `q` has the groups
-// 0, 2, 4, 6 in its first half, 1, 3, 5, 7 in its second.
-BAYESBINN_INLINE int32_t eight_tables(__m256i q, uint8_t *tables) {
-    const __m256i bits_0_1 = _mm256_set1_epi64x(0x0101010000010000);
-    const __m256i bits_2_3 = _mm256_setr_epi64x(0, 0x0001000100010001, 0, 0x0001000100010001);
-    const __m256i bits_2_3_from_8 =
-        _mm256_setr_epi64x(0x0100010001000100, 0x0101010101010101, 0x0100010001000100, 0x0101010101010101);
-    const __m256i ones = _mm256_set1_epi8(1), low = _mm256_set1_epi16(31), none = _mm256_setzero_si256();
-    // The sum of the negative q of each group: subtracting it turns a sum over set bits into one over agreeing signs.
-    const __m256i negative = _mm256_madd_epi16(
-        _mm256_maddubs_epi16(ones, _mm256_min_epi8(q, none)), _mm256_set1_epi16(1)
-    );
-#pragma GCC unroll 4
-    for (int pair = 0; pair < 4; pair++) {
-        const __m256i first = _mm256_set1_epi16((short)(0x0100 + 0x0404 * pair));
-        const __m256i second = _mm256_set1_epi16((short)(0x0302 + 0x0404 * pair));
-        const __m256i base = _mm256_shuffle_epi8(negative, first);
-        const __m256i q01 = _mm256_shuffle_epi8(q, first), q23 = _mm256_shuffle_epi8(q, second);
-        const __m256i common = _mm256_sub_epi16(_mm256_maddubs_epi16(bits_0_1, q01), base);
-        const __m256i sums = _mm256_add_epi16(common, _mm256_maddubs_epi16(bits_2_3, q23));
-        const __m256i sums_from_8 = _mm256_add_epi16(common, _mm256_maddubs_epi16(bits_2_3_from_8, q23));
-        const __m256i lows = _mm256_packus_epi16(_mm256_and_si256(sums, low), _mm256_and_si256(sums_from_8, low));
-        const __m256i highs = _mm256_packus_epi16(_mm256_srli_epi16(sums, 5), _mm256_srli_epi16(sums_from_8, 5));
-        _mm256_storeu_si256((__m256i *)(tables + 2 * TABLE * pair), lows);
-        _mm256_storeu_si256((__m256i *)(tables + 2 * TABLE * pair + HIGH_PARTS), highs);
-    }
-    const __m256i magnitudes = _mm256_sad_epu8(_mm256_abs_epi8(q), none);
-    const __m128i halves = _mm_add_epi32(_mm256_castsi256_si128(magnitudes), _mm256_extracti128_si256(magnitudes, 1));
-    return _mm_cvtsi128_si32(halves) + _mm_extract_epi32(halves, 2);
-}
-
-BAYESBINN_INLINE __m256i eight_integers(const float *x, __m256 inverse) {
-    return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inverse));
-}
-
-BAYESBINN_INLINE int32_t tables_of_32(const float *x, float inverse, uint8_t *tables) {
-    const __m256 factor = _mm256_set1_ps(inverse);
-    const __m256i ab = _mm256_packs_epi32(eight_integers(x, factor), eight_integers(x + 8, factor));
-    const __m256i cd = _mm256_packs_epi32(eight_integers(x + 16, factor), eight_integers(x + 24, factor));
-    return eight_tables(_mm256_packs_epi16(ab, cd), tables);  // packing works within halves: the order that is wanted
-}
-
-#else
-
-BAYESBINN_INLINE int32_t tables_of_32(const float *x, float inverse, uint8_t *tables) {
-    typedef int16_t Sums __attribute__((vector_size(32)));
-    const Sums entry = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    int32_t magnitude = 0;
-    for (size_t g = 0; g < 8; g++) {
-        Sums sums = {};
-        for (size_t j = 0; j < 4; j++) {
-            const int16_t q = (int16_t)lrintf(x[4 * g + j] * inverse);
-            const int16_t size = (int16_t)(q < 0 ? -q : q);
-            const Sums set = -((entry >> j) & 1);  // all ones where bit j is set
-            sums += (q < 0 ? ~set : set) & size;
-            magnitude += size;
-        }
-        for (int e = 0; e < 16; e++) {
-            tables[table_at(g) + e] = (uint8_t)(sums[e] & 31);
-            tables[table_at(g) + HIGH_PARTS + e] = (uint8_t)(sums[e] >> 5);
-        }
-    }
-    return magnitude;
-}
-
-#endif
-
-int32_t build_tables(const float *x, size_t count, float inverse, uint8_t *tables) {
-    int32_t magnitude = 0;
-    size_t i = 0;
-    for (; i + 32 <= count; i += 32) magnitude += tables_of_32(x + i, inverse, tables + TABLE * (i / GROUP));
-    if (i < count) {
-        float rest[32] = {};
-        uint8_t last[8 * TABLE];
-        memcpy(rest, x + i, sizeof(float) * (count - i));
-        magnitude += tables_of_32(rest, inverse, last);
-        memcpy(tables + TABLE * (i / GROUP), last, tables_bytes(count - i));
-    }
-    return magnitude;
 }
 
 // ---- looking up -------------------------------------------------------------------------------
@@ -388,66 +293,6 @@ void add(const float *x, size_t count, float *y) {
 
 void scale(float factor, size_t count, float *y) {
     for (size_t i = 0; i < count; i++) y[i] *= factor;
-}
-
-// Older compilers do not know the question, let alone the answer.
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define BAYESBINN_SHUFFLES
-#endif
-#endif
-
-// The rows of a square become its columns.
-BAYESBINN_INLINE void turn(F *rows) {
-#if defined(BAYESBINN_SHUFFLES)
-    F wide[LANES];
-    for (int i = 0; i < 4; i++) {  // the first and the second halves of rows i and i + 4
-        wide[i] = __builtin_shufflevector(rows[i], rows[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        wide[i + 4] = __builtin_shufflevector(rows[i], rows[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-    for (int half = 0; half < 8; half += 4) {
-        const F *const w = wide + half;
-        const F a = __builtin_shufflevector(w[0], w[1], 0, 8, 1, 9, 4, 12, 5, 13);
-        const F b = __builtin_shufflevector(w[0], w[1], 2, 10, 3, 11, 6, 14, 7, 15);
-        const F c = __builtin_shufflevector(w[2], w[3], 0, 8, 1, 9, 4, 12, 5, 13);
-        const F d = __builtin_shufflevector(w[2], w[3], 2, 10, 3, 11, 6, 14, 7, 15);
-        rows[half] = __builtin_shufflevector(a, c, 0, 1, 8, 9, 4, 5, 12, 13);
-        rows[half + 1] = __builtin_shufflevector(a, c, 2, 3, 10, 11, 6, 7, 14, 15);
-        rows[half + 2] = __builtin_shufflevector(b, d, 0, 1, 8, 9, 4, 5, 12, 13);
-        rows[half + 3] = __builtin_shufflevector(b, d, 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-#else
-    F turned[LANES];
-    for (size_t i = 0; i < LANES; i++)
-        for (size_t j = 0; j < LANES; j++) turned[i][j] = rows[j][i];
-    memcpy(rows, turned, sizeof turned);
-#endif
-}
-
-// Cache lines that are a power of two apart share the few places of one set: in squares, each is read and written
-// whole, once.
-void transpose(const float *x, size_t rows, size_t columns, float *y) {
-    constexpr size_t SIDE = 2 * LANES;
-    for (size_t c0 = 0; c0 < columns; c0 += SIDE)
-        for (size_t r0 = 0; r0 < rows; r0 += SIDE) {
-            const size_t high = rows - r0 < SIDE ? rows - r0 : SIDE, wide = columns - c0 < SIDE ? columns - c0 : SIDE;
-            const float *const from = x + r0 * columns + c0;
-            float *const to = y + c0 * rows + r0;
-            if (high < SIDE || wide < SIDE) {
-                for (size_t c = 0; c < wide; c++)
-                    for (size_t r = 0; r < high; r++) to[c * rows + r] = from[r * columns + c];
-                continue;
-            }
-            F squares[2][2][LANES];  // [right][below]
-            for (size_t r = 0; r < SIDE; r++)
-                for (size_t right = 0; right < 2; right++)
-                    squares[right][r / LANES][r % LANES] = load(from + r * columns + LANES * right);
-            for (size_t right = 0; right < 2; right++)
-                for (size_t below = 0; below < 2; below++) turn(squares[right][below]);
-            for (size_t c = 0; c < SIDE; c++)
-                for (size_t below = 0; below < 2; below++)
-                    store(to + c * rows + LANES * below, squares[c / LANES][below][c % LANES]);
-        }
 }
 
 }  // namespace
