@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import re
-import sys
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,6 @@ from bayesbinn.data.catalog import SETS
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, load_experiment, preset_names
 from bayesbinn.run_files import difference, write_atomically
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PLAN = "sweep.json"
 _KEYS = ("experiment", "methods", "seeds", "grid", "method", "set")

@@ -7,7 +7,7 @@ gives an `Experiment`, which is complete: written to a run's ``config.toml``, it
 from __future__ import annotations
 
 import json
-import sys
+import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -17,11 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bayesbinn.errors import InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.schedules import SCHEDULES, Constant, Schedule
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _POSITIVE = Field(gt=0)
 # Settings of a method that the loop provides, or that are no plain values.
