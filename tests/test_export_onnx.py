@@ -20,8 +20,10 @@ from bayesbinn.format import ModelFile, to_bytes
 from bayesbinn.graph import OPERATIONS, Graph, Node
 from bayesbinn.runtime.reference import run
 
-onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'bayesbinn[onnx]'")
-onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'bayesbinn[onnx]'")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install -c constraints.txt '.[onnx]'")
+onnxruntime = pytest.importorskip(
+    "onnxruntime", reason="onnxruntime is not installed: pip install -c constraints.txt '.[onnx]'"
+)
 sys.path.append(str(Path(__file__).parent))  # pytest's import mode leaves it out
 cases: Any = import_module("export_cases")
 FUZZ = settings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from bayesbinn.errors import BayesbinnError
+from bayesbinn.errors import BayesbinnError, how_to_install
 from bayesbinn.runtime.command import COMMANDS
 from bayesbinn.runtime.command import main as run_command
 
@@ -33,7 +33,7 @@ def _full_command_line() -> int:
         from bayesbinn.cli import app
     except ModuleNotFoundError as error:
         print(
-            f"error: this command needs {error.name}: pip install 'bayesbinn[train]'. "
+            f"error: this command needs {error.name}: {how_to_install('train')}. "
             f"Without it there are {', '.join(COMMANDS)}",
             file=sys.stderr,
         )

@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from bayesbinn.errors import BayesbinnError, InvalidInput, MissingDependency
+from bayesbinn.errors import BayesbinnError, InvalidInput, MissingDependency, how_to_install
 from bayesbinn.run_process import STOPPED
 
 LOG, ERROR, METRICS = "log.txt", "error.txt", "metrics.jsonl"
@@ -75,7 +75,7 @@ def need(module: str, extra: str, purpose: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise
-        raise MissingDependency(f"{purpose} needs {module}: pip install 'bayesbinn[{extra}]'") from None
+        raise MissingDependency(f"{purpose} needs {module}: {how_to_install(extra)}") from None
 
 
 # ---- where runs are run ---------------------------------------------------------------------------

@@ -34,6 +34,15 @@ class MissingDependency(BayesbinnError, ImportError):
     """An optional package that this call needs is not installed."""
 
 
+def how_to_install(extra: str) -> str:
+    """What to type for an optional part of the package; the constraints keep torch from fetching CUDA's libraries.
+
+    >>> how_to_install("onnx")
+    "pip install -c constraints.txt '.[onnx]' in a clone of the repository"
+    """
+    return f"pip install -c constraints.txt '.[{extra}]' in a clone of the repository"
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """A hint for a misspelt name: `` Did you mean 'lr'?`` or an empty string.
 

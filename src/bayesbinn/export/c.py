@@ -46,7 +46,7 @@ def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model
     Args:
         model: from `bayesbinn.format.read`.
         folder_or_stem: an existing folder, which gets `<name>.h` and `<name>.c`; or the files' common path
-            without the ending.
+            without the ending, whose folder is made if there is none.
         name: what all functions and constants of the C code start with.
     """
     check_name(name)
@@ -58,6 +58,7 @@ def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model
         raise InvalidInput(f"{stem.name!r}: a C file includes it by this name; use letters, digits and _ . + -")
     header, source = stem.with_name(stem.name + ".h"), stem.with_name(stem.name + ".c")
     written = _Writer(networks_of(model), name, header.name)
+    stem.parent.mkdir(parents=True, exist_ok=True)
     write_atomically([(header, written.header().encode()), (source, written.source().encode())])
     return header, source
 
