@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -464,18 +465,16 @@ def test_a_process_that_lost_its_folder_writes_nothing(tmp_path: Path) -> None:
     assert lock.path.exists(), "it is the other's"
 
 
-def test_no_space_for_the_posterior_gets_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bayesbinn.posterior import BernoulliPosterior
-
-    def fail(self: BernoulliPosterior, path: Path) -> None:
-        path.with_name(path.name + ".partial").write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    run = Run.open(digits(), tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(BernoulliPosterior, "save", fail)
-        with pytest.raises(InvalidFile, match=r"posterior.safetensors: could not be written .*No space left"):
-            run.train()
+def test_no_space_for_the_posterior_gets_one_line(tmp_path: Path) -> None:
+    Run.open(digits(), tmp_path).train()
+    (tmp_path / "posterior.safetensors").unlink()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(InvalidFile, match=r"posterior.safetensors: could not be written \(File too large\)$"):
+            Run.open(digits(), tmp_path).train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.glob("*.partial"))
     Run.open(digits(), tmp_path).train()  # the checkpoint is complete: only the posterior is written
     assert (tmp_path / "posterior.safetensors").exists()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from bayesbinn.calibration import calibrate
 from bayesbinn.continual import Learner, load_record, open_run
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment, override, preset_names, validated
+from bayesbinn.files import write_whole
 from bayesbinn.methods import ranks
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import Prediction, predict
@@ -272,23 +273,21 @@ def _as_stored(x: Tensor, dataset: data_sets.Dataset, path: Path) -> Tensor:
 
 
 def _write_columns(out: Path, columns: dict[str, list[Any]]) -> None:
-    partial = out.with_name(out.name + ".partial")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        if out.suffix == ".json":
-            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-            partial.write_text(json.dumps(rows, indent=1))
-        else:
-            import pyarrow as pa
-            from pyarrow import csv, parquet
-
-            table = pa.table(columns)
-            (csv.write_csv if out.suffix == ".csv" else parquet.write_table)(table, partial)
-        partial.replace(out)
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise InvalidFile(f"{out}: could not be written ({error})") from None
+        raise InvalidFile(f"{out}: could not be written ({error.strerror or error})") from None
+    content = io.BytesIO()
+    if out.suffix == ".json":
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        content.write(json.dumps(rows, indent=1).encode())
+    else:
+        import pyarrow as pa
+        from pyarrow import csv, parquet
+
+        table = pa.table(columns)
+        (csv.write_csv if out.suffix == ".csv" else parquet.write_table)(table, content)
+    write_whole(out, content.getbuffer())
 
 
 def summarise(source: str, data_dir: Path | None) -> Summary:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import io
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
+from bayesbinn.checksums import check_zip, seal_zip
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.files import reason_of, write_whole
 
 
 class Clock:
@@ -61,14 +62,14 @@ def begin_folder(experiment: Experiment, folder: Path) -> None:
         raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
     config = folder / "config.toml"
     if not config.exists():
-        write_atomically(config, experiment.to_toml().encode())
+        write_whole(config, experiment.to_toml().encode())
 
 
-def clear_partials(folder: Path) -> None:
-    """What a process left that was killed while it wrote; only for the one writer of a folder."""
-    for left in folder.glob("*.[0-9]*.partial"):
-        with suppress(OSError):
-            left.unlink()
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a file that `torch.load` reads, with a checksum at its end."""
+    content = io.BytesIO()  # torch's own writer does not say why a disk refuses it
+    torch.save(state, content)
+    write_whole(path, seal_zip(content.getbuffer()))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
@@ -76,7 +77,9 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     with resuming(path):
-        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        content = path.read_bytes()
+        check_zip(content)
+        state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
         return state
 
 
@@ -86,7 +89,7 @@ def resuming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = reason_of(error)
         raise InvalidFile(f"{path}: cannot be resumed ({reason}); delete it to start again") from error
 
 
@@ -95,32 +98,3 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    with replacing(path) as partial:
-        partial.write_bytes(content)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to. It takes the place of `path` when it is complete and on the disk, or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with explained(path, partial):
-        yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-
-
-@contextmanager
-def explained(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """A failure to write `path` through its ``.partial`` neighbour leaves nothing half written, and is one line."""
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        with suppress(OSError):
-            (partial or path.with_name(path.name + ".partial")).unlink()
-        reason = str(error).partition("\n")[0]
-        kept = "; the previous one is untouched" if path.exists() else ""
-        raise InvalidFile(f"{path}: could not be written ({reason}){kept}") from None

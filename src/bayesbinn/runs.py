@@ -30,20 +30,12 @@ from bayesbinn.curves import Curves
 from bayesbinn.data import Dataset, Part
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, MethodSettings, load_experiment
+from bayesbinn.files import write_whole
 from bayesbinn.methods import get_method, ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
-from bayesbinn.run_files import (
-    Clock,
-    begin_folder,
-    explained,
-    read_checkpoint,
-    refuse_another,
-    replacing,
-    resuming,
-    write_atomically,
-)
+from bayesbinn.run_files import Clock, begin_folder, read_checkpoint, refuse_another, resuming, write_checkpoint
 from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches
 
 TEST_BATCH = 1000
@@ -350,9 +342,7 @@ class Run:
         }
         self.may_write()
         self._saved_at = time.monotonic()
-        path = self.folder / "checkpoint.pt"
-        with replacing(path) as partial:
-            torch.save(state, partial)
+        write_checkpoint(self.folder / "checkpoint.pt", state)
 
     def _restore(self, path: Path) -> None:
         state = ranks.decided(lambda: read_checkpoint(path))
@@ -374,14 +364,12 @@ class Run:
             return
         self.may_write()
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
-        write_atomically(self.folder / "metrics.jsonl", lines.encode())
+        write_whole(self.folder / "metrics.jsonl", lines.encode())
 
     def _write_posterior(self) -> None:
         if self.optimizer.binary and ranks.rank() == 0:
             self.may_write()
-            path = self.folder / "posterior.safetensors"
-            with explained(path):
-                self.optimizer.posterior().save(path)  # atomic by itself
+            self.optimizer.posterior().save(self.folder / "posterior.safetensors")
 
 
 def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:

@@ -31,10 +31,11 @@ from bayesbinn.data import Part, Parts, Stream
 from bayesbinn.data.streams import random_order
 from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.schedules import Constant, Schedule
+from bayesbinn.files import write_whole
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior, Weights
 from bayesbinn.prediction import evaluating
-from bayesbinn.run_files import Clock, explained, read_checkpoint, replacing, resuming, write_atomically
+from bayesbinn.run_files import Clock, read_checkpoint, resuming, write_checkpoint
 from bayesbinn.runs import Progress, RunStopped
 from bayesbinn.train import Loss, Totals, set_learning_rates, train_batches
 
@@ -395,16 +396,13 @@ class Learner:
         }
         self.may_write()
         self.folder.mkdir(parents=True, exist_ok=True)
-        with replacing(self.folder / "checkpoint.pt") as partial:
-            torch.save(state, partial)
+        write_checkpoint(self.folder / "checkpoint.pt", state)
         for name, lines in (("metrics.jsonl", self.record.epochs), ("tasks.jsonl", self.record.finished)):
             text = "".join(json.dumps(line) + "\n" for line in lines)
-            write_atomically(self.folder / name, text.encode())
-        write_atomically(self.folder / "result.json", json.dumps(self._result(), indent=1).encode())
+            write_whole(self.folder / name, text.encode())
+        write_whole(self.folder / "result.json", json.dumps(self._result(), indent=1).encode())
         if self.optimizer.binary:
-            path = self.folder / "posterior.safetensors"
-            with explained(path):
-                self.optimizer.posterior().save(path)
+            self.optimizer.posterior().save(self.folder / "posterior.safetensors")
 
     def _identity(self) -> dict[str, Any]:
         """What must not change when a folder is resumed."""

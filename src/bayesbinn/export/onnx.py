@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesbinn.errors import InvalidInput, MissingDependency, how_to_install
-from bayesbinn.export.networks import Networks, as_float32, networks_of, write_atomically
+from bayesbinn.export.networks import Networks, as_float32, networks_of
+from bayesbinn.files import write_whole
 from bayesbinn.format import ModelFile
 from bayesbinn.graph import Node, Shape
 
@@ -56,7 +57,7 @@ def export_onnx(model: ModelFile, path: str | Path, *, opset: int = OLDEST_OPSET
     built = _build(onnx, networks, opset)
     onnx.checker.check_model(built)
     path = Path(path)
-    write_atomically([(path, built.SerializeToString())])
+    write_whole(path, built.SerializeToString())
     return path
 
 
