@@ -140,13 +140,13 @@ def train(
         first = ranks.rank() == 0
         console = Console(stderr=True, highlight=False, quiet=not first)
         chosen = ranks.decided(lambda: prepare(experiment, method, seed, epochs, label, wanted, data_dir))
-        for note in chosen.notes:
-            console.print(note, soft_wrap=True)
         folder = out or chosen.folder
         try:
             with sole_writer(folder, lambda text: console.print(text, soft_wrap=True)) as may_write:
                 run = open_any(chosen.experiment, folder, data_dir)
                 run.may_write = may_write
+                for note in chosen.notes:  # not before it is open: an error is one line
+                    console.print(note, soft_wrap=True)
                 if run.finished:
                     console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
                 elif run.where_to_resume:

@@ -18,6 +18,7 @@ from bayesbinn.calibration import calibrate
 from bayesbinn.continual import Learner, load_record, open_run
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment, override, preset_names, validated
+from bayesbinn.experiments.schedules import Cosine
 from bayesbinn.files import write_whole
 from bayesbinn.methods import ranks
 from bayesbinn.posterior import BernoulliPosterior
@@ -58,6 +59,7 @@ def prepare(
         if label is not None:
             raise InvalidInput(f"--label is for your own table, and {source} is an experiment; leave it out")
         experiment = load_experiment(source, method=method, overrides=overrides)
+        notes = schedule_notes(experiment)
         name = Path(source).stem
     elif Path(source).exists():
         experiment, notes = for_own_data(source, label, method or "bayesbinn", overrides)
@@ -69,6 +71,14 @@ def prepare(
         name = source
     folder = Path("runs") / f"{name}-{experiment.method.name}-{experiment.training.seed}"
     return Chosen(experiment, folder, notes)
+
+
+def schedule_notes(experiment: Experiment) -> tuple[str, ...]:
+    """What the user should know of a schedule that is not its preset's own, to the letter."""
+    schedule = experiment.method.schedule
+    if isinstance(schedule, Cosine) and schedule.end == "above_zero":
+        return (f"learning rate: {schedule.describe()} (--set method.schedule.end=authors: 0 in the last epoch)",)
+    return ()
 
 
 def _parse_change(change: str) -> tuple[str, Any]:
@@ -116,7 +126,11 @@ def for_own_data(
             "batch_size": batch_size,
             "loss": "cross_entropy" if dataset.task == "classification" else "mse",
         },
-        "method": {"name": method, "settings": dict(_OWN_METHODS.get(method, {})), "schedule": {"kind": "cosine"}},
+        "method": {
+            "name": method,
+            "settings": dict(_OWN_METHODS.get(method, {})),
+            "schedule": {"kind": "cosine", "end": "above_zero"},
+        },
     }
     for key, value in overrides.items():
         override(raw, key, value)
@@ -127,7 +141,8 @@ def for_own_data(
         *dataset.notes,
         f"{count} training and {len(dataset.test_inputs)} test examples of shape {shape}",
         f"chosen: network {network.name} of width {network.width:g}, method {method} ({settings}), "
-        f"{training.epochs} epochs, batch {training.batch_size}, {experiment.method.schedule.kind} schedule, "
+        f"{training.epochs} epochs, batch {training.batch_size}, "
+        f"learning rate {experiment.method.schedule.describe()}, "
         f"{100 * experiment.data.validation:g} % of the training data for validation; --set changes any of it",
     )
     return experiment, notes

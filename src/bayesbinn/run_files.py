@@ -13,7 +13,7 @@ import torch
 
 from bayesbinn.checksums import check_zip, seal_zip
 from bayesbinn.errors import InvalidFile, InvalidInput
-from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.experiments.config import Experiment, as_begun, load_experiment
 from bayesbinn.files import reason_of, write_whole
 
 
@@ -40,18 +40,23 @@ class Clock:
 
 def difference(existing: Experiment, wanted: Experiment) -> str:
     """The first setting that differs, in words; empty if none does. A tuple equals the list that TOML makes of it."""
-    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in (existing, wanted))
+    both = (existing, as_begun(existing, wanted))
+    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in both)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             return f"{key} is {old.get(key)!r} there, {new.get(key)!r} here"
     return ""
 
 
-def refuse_another(experiment: Experiment, folder: Path) -> None:
-    """Whether a folder is free or holds this very experiment."""
+def refuse_another(experiment: Experiment, folder: Path) -> Experiment:
+    """Refuse a folder of another experiment; of a free one or of this very one, the experiment as it was begun."""
     config = folder / "config.toml"
-    if config.exists() and (change := difference(load_experiment(str(config)), experiment)):
+    if not config.exists():
+        return experiment
+    begun = load_experiment(str(config))
+    if change := difference(begun, experiment):
         raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
+    return as_begun(begun, experiment)
 
 
 def begin_folder(experiment: Experiment, folder: Path) -> None:

@@ -131,7 +131,7 @@ class Run:
     @classmethod
     def open(cls, experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Run:
         """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-        ranks.decided(lambda: refuse_another(experiment, folder))
+        experiment = ranks.decided(lambda: refuse_another(experiment, folder))
         run = cls._build(experiment, folder, data_dir)
         ranks.decided(run._begin)
         return run

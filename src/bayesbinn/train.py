@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbinn.errors import InvalidInput
+from bayesbinn.experiments.schedules import cosine as cosine
 from bayesbinn.methods import ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 
@@ -121,15 +121,6 @@ class Epoch:
     flip_ratio: float
     """The share of binary weights whose sign changed during the epoch."""
     seconds: float
-
-
-def cosine(epoch: int, epochs: int) -> float:
-    """The factor on the learning rate in epoch `epoch` of `epochs`, counted from 1; 0 in the last.
-
-    >>> cosine(1, 2), cosine(2, 2)
-    (0.5, 0.0)
-    """
-    return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
 def fit(

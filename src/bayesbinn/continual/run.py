@@ -40,7 +40,7 @@ def stream_for(experiment: Experiment, data_dir: Path | None = None) -> Stream:
 
 def open_run(experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Learner:
     """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-    refuse_another(experiment, folder)
+    experiment = refuse_another(experiment, folder)
     learner = _built(experiment, folder, data_dir)
     begin_folder(experiment, folder)
     return learner

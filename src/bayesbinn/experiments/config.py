@@ -6,6 +6,7 @@ gives an `Experiment`, which is complete: written to a run's ``config.toml``, it
 
 from __future__ import annotations
 
+import copy
 import json
 import tomllib
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bayesbinn.errors import InvalidFile, InvalidInput, nearest
-from bayesbinn.experiments.schedules import SCHEDULES, Constant, Schedule
+from bayesbinn.experiments.schedules import SCHEDULES, Constant, Cosine, Schedule
 
 _POSITIVE = Field(gt=0)
 # Settings of a method that the loop provides, or that are no plain values.
@@ -155,9 +156,50 @@ def load_experiment(
         raw = _choose_method(raw, method, source)
     elif method is not None and method != (name := _table(raw, "method", source).get("name")):
         raise InvalidInput(f"{source} is a complete experiment for {name!r}, not {method!r}")
-    for key, value in (overrides or {}).items():
+    own, changes = copy.deepcopy(raw), overrides or {}
+    for key, value in changes.items():
         override(raw, key, value)
+    if not _states_end(changes):
+        _end_cosine_above_zero(raw, own, source)
     return validated(raw, source)
+
+
+def _states_end(changes: Mapping[str, Any]) -> bool:
+    """Whether the user says how the cosine is to end."""
+    whole = [changes.get(key) for key in ("schedule", "method.schedule")]
+    return "method.schedule.end" in changes or any(isinstance(each, dict) and "end" in each for each in whole)
+
+
+def _end_cosine_above_zero(raw: dict[str, Any], own: dict[str, Any], source: str) -> None:
+    """Keep the authors' cosine only where a preset, or a run that was begun with it, is taken as it is.
+
+    `own` is the experiment before the user's changes. At another length, or on other data, the authors' schedule
+    would only waste the last epoch: the whole run, if there is one epoch.
+    """
+    schedule = _part(raw, "method.schedule")
+    if not isinstance(schedule, dict) or schedule.get("kind") != "cosine" or schedule.get("every_batch"):
+        return
+    known = source in preset_names() or Path(source).name == "config.toml"
+    changed = any(_part(own, key) != _part(raw, key) for key in ("training.epochs", "data.name", "method.schedule"))
+    if changed or (not known and "end" not in schedule):
+        schedule["end"] = "above_zero"
+
+
+def _part(tree: Any, key: str) -> Any:
+    """What stands under a dotted key; None if nothing does."""
+    for step in key.split("."):
+        tree = tree.get(step) if isinstance(tree, dict) else None
+    return tree
+
+
+def as_begun(begun: Experiment, wanted: Experiment) -> Experiment:
+    """`wanted`, with the authors' cosine if the run was begun before its config.toml stated how a cosine ends."""
+    schedule = wanted.method.schedule
+    old = begun.method.schedule
+    if not isinstance(schedule, Cosine) or not isinstance(old, Cosine) or "end" in old.model_fields_set:
+        return wanted
+    method = wanted.method.model_copy(update={"schedule": schedule.model_copy(update={"end": old.end})})
+    return wanted.model_copy(update={"method": method})
 
 
 def validated(raw: dict[str, Any], source: str) -> Experiment:
