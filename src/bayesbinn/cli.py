@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from bayesbinn.errors import InvalidInput
+from bayesbinn.plain_text import printable
 from bayesbinn.runtime import command as runtime_command
 from bayesbinn.sweep_cli import app as sweep_app
 
@@ -125,9 +126,8 @@ def train(
     Several processes divide every batch: `torchrun --nproc-per-node 2 -m bayesbinn train mnist`. A run can be
     resumed by another number of them.
     """
-    from rich.console import Console
-
     from bayesbinn.commands import open_any, prepare, report
+    from bayesbinn.console import PlainConsole
     from bayesbinn.display import shown, stoppable
     from bayesbinn.distributed import session, sole_writer
     from bayesbinn.methods import ranks
@@ -138,7 +138,7 @@ def train(
     wanted += ["training.sync_batchnorm=true"] if sync_batchnorm else []
     with session(timeout):
         first = ranks.rank() == 0
-        console = Console(stderr=True, highlight=False, quiet=not first)
+        console = PlainConsole(stderr=True, quiet=not first)
         chosen = ranks.decided(lambda: prepare(experiment, method, seed, epochs, label, wanted, data_dir))
         folder = out or chosen.folder
         try:
@@ -146,7 +146,7 @@ def train(
                 run = open_any(chosen.experiment, folder, data_dir)
                 run.may_write = may_write
                 for note in chosen.notes:  # not before it is open: an error is one line
-                    console.print(note, soft_wrap=True)
+                    console.print(printable(note), soft_wrap=True)
                 if run.finished:
                     console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
                 elif run.where_to_resume:
@@ -208,7 +208,7 @@ def predict(
     from bayesbinn.commands import predict_file
 
     count = predict_file(run, inputs, out, samples, data_dir, calibrate)
-    typer.echo(json.dumps({"predictions": count, "out": str(out)}) if as_json else f"{count} predictions in {out}")
+    _echo(json.dumps({"predictions": count, "out": str(out)}) if as_json else f"{count} predictions in {out}")
 
 
 @app.command()
@@ -245,7 +245,7 @@ def pack(
             err=True,
         )
     text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than as float32"
-    typer.echo(json.dumps(facts, indent=2) if as_json else text)
+    _echo(json.dumps(facts, indent=2) if as_json else text)
 
 
 class _Forwarded(TyperCommand):
@@ -314,7 +314,7 @@ def reproduce(
         workers=workers,
         scheduler=scheduler,
     ):
-        typer.echo(line)
+        _echo(line)
 
 
 app.add_typer(sweep_app, name="sweep")
@@ -360,7 +360,7 @@ def data_command(data_dir: DataDir = None, as_json: Json = False) -> None:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     for row in rows:
-        typer.echo(f"{row.name:10} {row.description}\n{'':10} {row.where or row.advice}")
+        _echo(f"{row.name:10} {row.description}\n{'':10} {row.where or row.advice}")
 
 
 @app.command()
@@ -373,7 +373,7 @@ def summary(
     from bayesbinn.commands import summarise
 
     result = summarise(experiment, data_dir)
-    typer.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    _echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 @app.command()
@@ -385,9 +385,14 @@ def info(as_json: Json = False) -> None:
     typer.echo(json.dumps(facts, indent=2) if as_json else _lines(facts))
 
 
+def _echo(text: str) -> None:
+    """Print lines that may hold names from a user's files."""
+    typer.echo(printable(text, keep_lines=True))
+
+
 def _lines(facts: dict[str, Any]) -> str:
     width = max(map(len, facts))
-    return "\n".join(f"{key:{width}}  {_text(value)}" for key, value in facts.items())
+    return "\n".join(printable(f"{key:{width}}  {_text(value)}") for key, value in facts.items())
 
 
 def _text(value: Any) -> str:

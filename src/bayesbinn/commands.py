@@ -21,6 +21,7 @@ from bayesbinn.experiments.config import Experiment, load_experiment, override, 
 from bayesbinn.experiments.schedules import Cosine
 from bayesbinn.files import write_whole
 from bayesbinn.methods import ranks
+from bayesbinn.plain_text import csv_safe
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import Prediction, predict
 from bayesbinn.runs import Run, build_model, load_run, load_trained
@@ -111,7 +112,7 @@ def for_own_data(
 ) -> tuple[Experiment, tuple[str, ...]]:
     """An experiment for a user's own data, and what was chosen for it."""
     source = str(Path(source).resolve())  # so that the run can be used from any folder
-    dataset = data_sets.load(source, label=label)
+    dataset = data_sets.load(source, label=label, task=overrides.get("data.task"))
     count = len(dataset.train_inputs)
     epochs = min(200, max(20, 60_000 // count))
     batch_size = 32 if count < 20_000 else 100
@@ -300,16 +301,28 @@ def _write_columns(out: Path, columns: dict[str, list[Any]]) -> None:
         import pyarrow as pa
         from pyarrow import csv, parquet
 
-        table = pa.table(columns)
-        (csv.write_csv if out.suffix == ".csv" else parquet.write_table)(table, content)
+        if out.suffix == ".csv":
+            csv.write_csv(pa.table(_spreadsheet_safe(columns)), content)
+        else:
+            parquet.write_table(pa.table(columns), content)
     write_whole(out, content.getbuffer())
+
+
+def _spreadsheet_safe(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The same columns with names and text that no spreadsheet takes for formulas."""
+    return {
+        csv_safe(name): [csv_safe(cell) if isinstance(cell, str) else cell for cell in cells]
+        for name, cells in columns.items()
+    }
 
 
 def summarise(source: str, data_dir: Path | None) -> Summary:
     """The network of a preset, an experiment's file or a run."""
     folder = Path(source)
     experiment = load_run(folder)[0] if (folder / "config.toml").is_file() else load_experiment(source)
-    dataset = data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
+    dataset = data_sets.load(
+        experiment.data.name, data_dir=data_dir, label=experiment.data.label, task=experiment.data.task
+    )
     model = build_model(experiment, dataset)
     example = dataset.normaliser(dataset.test_inputs[:2])
     return summarise_model(model, example)

@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from bayesbinn.plain_text import printable
+
 
 class BayesbinnError(Exception):
     """Base of every error this package raises on purpose."""
+
+    def __str__(self) -> str:
+        """One line, with the control characters of any name in it shown as escapes."""
+        return printable(super().__str__())
 
 
 class InvalidInput(BayesbinnError, ValueError):

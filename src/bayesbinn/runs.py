@@ -149,7 +149,9 @@ class Run:
 
     @classmethod
     def _build(cls, experiment: Experiment, folder: Path, data_dir: Path | None) -> Run:
-        dataset = data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
+        dataset = data_sets.load(
+            experiment.data.name, data_dir=data_dir, label=experiment.data.label, task=experiment.data.task
+        )
         check_loss(experiment, dataset)
         torch.manual_seed(experiment.training.seed)
         model = distributed.prepared(build_model(experiment, dataset), experiment.training.sync_batchnorm)

@@ -32,7 +32,9 @@ def stream_for(experiment: Experiment, data_dir: Path | None = None) -> Stream:
     settings = experiment.continual
     if settings is None:
         raise InvalidInput(f"{experiment.title}: it has no section [continual], so there is one task only")
-    dataset = data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
+    dataset = data_sets.load(
+        experiment.data.name, data_dir=data_dir, label=experiment.data.label, task=experiment.data.task
+    )
     if settings.stream == "permuted":
         return data_sets.permuted(dataset, settings.tasks, seed=experiment.training.seed)
     return data_sets.split(dataset, settings.classes_per_task, settings.scenario)

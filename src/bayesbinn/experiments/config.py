@@ -35,6 +35,8 @@ class DataSettings(_Section):
     """A data set by name, or the path of a user's own."""
     label: str | None = None
     """The label column of a table."""
+    task: Literal["classification", "regression"] | None = None
+    """Whether numbers in the label are classes or quantities; by default the data decide, and a note says how."""
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The share of the training data that is kept for validation."""
     augment: bool = False
