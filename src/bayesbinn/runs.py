@@ -2,13 +2,17 @@
 
 config.toml             the complete experiment
 metrics.jsonl           a line per evaluated epoch
-checkpoint.pt           everything the next batch needs: tensors and plain values
-posterior.safetensors   q(w) after the last epoch
+data.json               what the run knows of its data: names, normalisation, split, fingerprint
+checkpoint.pt           everything the next batch needs, and the network of the best epoch: tensors and plain values
+posterior.safetensors   q(w) after the last epoch, calibrated on the validation part
+best.safetensors        q(w) after the epoch with the best validation accuracy, calibrated likewise
+scores.json             the test part by classes, after the last epoch
 tensorboard/            the metrics as curves, where TensorBoard is installed
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import time
@@ -24,10 +28,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbinn import data as data_sets
-from bayesbinn import distributed, models
+from bayesbinn import distributed, models, run_calibration
+from bayesbinn.best_epoch import BestNetwork, best_epoch
 from bayesbinn.binary import split_parameters
 from bayesbinn.curves import Curves
-from bayesbinn.data import Dataset, Part
+from bayesbinn.data import Dataset, Part, Parts
+from bayesbinn.data.card import FILE_NAME as DATA_FILE
+from bayesbinn.data.card import DataCard, read_card
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, MethodSettings, load_experiment
 from bayesbinn.files import write_whole
@@ -35,6 +42,7 @@ from bayesbinn.methods import get_method, ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
+from bayesbinn.reports import class_scores
 from bayesbinn.run_files import Clock, begin_folder, read_checkpoint, refuse_another, resuming, write_checkpoint
 from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches
 
@@ -65,7 +73,19 @@ class Progress:
     classification: bool = True
 
 
-def build_model(experiment: Experiment, dataset: Dataset) -> nn.Sequential:
+def load_data(experiment: Experiment, data_dir: Path | None = None) -> Dataset:
+    """The data set that an experiment names."""
+    settings = experiment.data
+    return data_sets.load(settings.name, data_dir=data_dir, label=settings.label, task=settings.task)
+
+
+def card_of(experiment: Experiment, dataset: Dataset) -> DataCard:
+    """What a run of this experiment remembers of its data."""
+    settings = experiment.data
+    return DataCard.of(dataset, validation=settings.validation, seed=experiment.training.seed, label=settings.label)
+
+
+def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
     """The experiment's network, fitted to the data's shape and classes."""
     settings = experiment.model
     makers = ("mnist_mlp", "continual_mlp", "vgg", "lrnet_mnist", "lrnet_cifar10", "synthetic_mlp")
@@ -91,7 +111,7 @@ def build_model(experiment: Experiment, dataset: Dataset) -> nn.Sequential:
     return maker(max(dataset.num_classes, 1), order=settings.order, width=settings.width, **shape)
 
 
-def check_loss(experiment: Experiment, dataset: Dataset) -> None:
+def check_loss(experiment: Experiment, dataset: Dataset | DataCard) -> None:
     """Refuse a loss that does not fit what the data ask for and what the network puts out."""
     loss, single = experiment.training.loss, experiment.model.name == "synthetic_mlp"
     wanted = "mse" if dataset.task == "regression" else "binary_cross_entropy" if single else "cross_entropy"
@@ -112,6 +132,7 @@ class Run:
     model: nn.Module
     optimizer: BinaryOptimizer
     real_optimizer: torch.optim.Optimizer | None
+    card: DataCard
     epoch: int = 1
     """The epoch under way, counted from 1; one above the last when the run is finished."""
     totals: Totals = field(default_factory=Totals)
@@ -121,6 +142,10 @@ class Run:
     _saved_at: float = -math.inf
     signs: list[Tensor] = field(default_factory=list)
     """The signs of the binary weights at the start of the epoch."""
+    best: BestNetwork | None = None
+    """The network after the first epoch with the best validation accuracy."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, one sentence each."""
     may_write: Callable[[], None] = lambda: None
     """Called before every writing; raises when the folder has become another process's."""
     _replica: nn.Module | None = None
@@ -131,8 +156,14 @@ class Run:
     @classmethod
     def open(cls, experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Run:
         """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-        experiment = ranks.decided(lambda: refuse_another(experiment, folder))
-        run = cls._build(experiment, folder, data_dir)
+        ranks.decided(lambda: refuse_other_source(experiment, folder))
+        dataset = load_data(experiment, data_dir)
+        card = card_of(experiment, dataset)
+        # The data first: settings chosen for them, such as the number of epochs, change with them.
+        notes = ranks.decided(lambda: refuse_other_data(card, folder))
+        begun = ranks.decided(lambda: refuse_another(experiment, folder))
+        run = cls._build(begun, folder, dataset, card)
+        run.notes = notes
         ranks.decided(run._begin)
         return run
 
@@ -142,21 +173,22 @@ class Run:
         experiment, _ = load_run(folder)
         if experiment.continual is not None:
             raise InvalidInput(f"{folder}: a stream of tasks; use bayesbinn.continual.open_run")
-        run = cls._build(experiment, folder, data_dir)
+        dataset = load_data(experiment, data_dir)
+        card = card_of(experiment, dataset)
+        notes = refuse_other_data(card, folder)
+        run = cls._build(experiment, folder, dataset, card)
+        run.notes = notes
         if not run.rows:
             raise InvalidInput(f"{folder}: no epoch is finished yet; train first")
         return run
 
     @classmethod
-    def _build(cls, experiment: Experiment, folder: Path, data_dir: Path | None) -> Run:
-        dataset = data_sets.load(
-            experiment.data.name, data_dir=data_dir, label=experiment.data.label, task=experiment.data.task
-        )
-        check_loss(experiment, dataset)
+    def _build(cls, experiment: Experiment, folder: Path, dataset: Dataset, card: DataCard) -> Run:
+        check_loss(experiment, card)
         torch.manual_seed(experiment.training.seed)
-        model = distributed.prepared(build_model(experiment, dataset), experiment.training.sync_batchnorm)
-        optimizer, real_optimizer = make_optimizers(experiment, model, dataset)
-        run = cls(experiment, folder, dataset, model, optimizer, real_optimizer)
+        model = distributed.prepared(build_model(experiment, card), experiment.training.sync_batchnorm)
+        optimizer, real_optimizer = make_optimizers(experiment, model, card)
+        run = cls(experiment, folder, dataset, model, optimizer, real_optimizer, card)
         run._remember_signs()
         run._restore(folder / "checkpoint.pt")
         return run
@@ -197,6 +229,7 @@ class Run:
         if stop_after is not None and stop_after < 1:
             raise InvalidInput(f"stop_after={stop_after}: it must be 1 or more")
         last = min(self.experiment.training.epochs, stop_after or self.experiment.training.epochs)
+        parts = self.dataset.split(self.experiment.data.validation, self.experiment.training.seed)
         if self.epoch <= last:
             with Curves(self.folder, self.epoch) if ranks.rank() == 0 else nullcontext() as curves:
 
@@ -205,18 +238,18 @@ class Run:
                         curves.add(progress.row)
                     on_progress(progress)
 
-                self._train_until(last, checkpoint_seconds, tell, should_stop)
-        self._write_posterior()
+                self._train_until(last, parts, checkpoint_seconds, tell, should_stop)
+        self._write_results(parts)
 
     def _train_until(
         self,
         last: int,
+        parts: Parts,
         checkpoint_seconds: float,
         on_progress: Callable[[Progress], None],
         should_stop: Callable[[], bool],
     ) -> None:
         training, settings = self.experiment.training, self.experiment.method
-        parts = self.dataset.split(self.experiment.data.validation, training.seed)
         if self._replica is None:
             self._replica = distributed.replicated(self.model, self.optimizer, self.real_optimizer)
         while self.epoch <= last:
@@ -285,6 +318,8 @@ class Run:
                 row |= self._accuracy_of_the_mean(test)
         row["seconds"] = clock.elapsed()
         self.rows.append(row)
+        if best_epoch(self.rows) is row:
+            self.best = BestNetwork.of(self.epoch, self.model, self.optimizer)
         self.epoch, self.totals, self.elapsed = self.epoch + 1, Totals(), 0.0
         self._remember_signs()
         # The toy problems have thousands of epochs, each far shorter than a second: not every one is worth a file.
@@ -326,6 +361,8 @@ class Run:
 
     def _begin(self) -> None:
         begin_folder(self.experiment, self.folder)
+        if not (self.folder / DATA_FILE).exists():
+            write_whole(self.folder / DATA_FILE, self.card.to_json().encode())
         self._write_metrics()
 
     def _save(self, totals: Totals) -> None:
@@ -341,6 +378,7 @@ class Run:
             "optimizer": self.optimizer.state_dict(),
             "real_optimizer": None if self.real_optimizer is None else self.real_optimizer.state_dict(),
             "random": torch.get_rng_state(),
+            "best": None if self.best is None else vars(self.best),
         }
         self.may_write()
         self._saved_at = time.monotonic()
@@ -358,6 +396,7 @@ class Run:
             self.epoch, self.elapsed, self.rows = state["epoch"], state["elapsed"], state["rows"]
             self.totals = distributed.part_of(Totals(**state["totals"]))
             self.signs = [sign.to(distributed.device()) for sign in state["signs"]]
+            self.best = BestNetwork(**state["best"]) if state.get("best") else None
             torch.set_rng_state(state["random"])
 
     def _write_metrics(self) -> None:
@@ -368,10 +407,73 @@ class Run:
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
         write_whole(self.folder / "metrics.jsonl", lines.encode())
 
-    def _write_posterior(self) -> None:
-        if self.optimizer.binary and ranks.rank() == 0:
+    def _write_results(self, parts: Parts) -> None:
+        """What predicting, packing and reporting need, so that they can do without the data.
+
+        All ranks calibrate, because those that waited for long would take rank 0 for lost; rank 0 alone writes.
+        """
+        last = self._write_calibrated("posterior.safetensors", self.model, _posterior_of(self.optimizer), parts)
+        if self.best is not None:
+            model = copy.deepcopy(self.model)
+            model.load_state_dict(self.best.model)
+            self._write_calibrated("best.safetensors", model, self.best.posterior, parts)
+        if parts.test is not None and self.card.task == "classification" and self.rows:
+            x, y = parts.test.whole()
+            where = distributed.device()
+            found = predict(self.model, last, x.to(where), batch_size=TEST_BATCH).probabilities
+            scores = {"epoch": self.epochs_done, **class_scores(found, y, self.card.classes)}
+            self._write("scores.json", lambda path: write_whole(path, json.dumps(scores, indent=1).encode()))
+
+    def _write_calibrated(
+        self, name: str, model: nn.Module, posterior: BernoulliPosterior | None, parts: Parts
+    ) -> BernoulliPosterior | None:
+        """Save a posterior with its calibration, unless the file has it already."""
+        if posterior is None:
+            return None
+        raw = posterior
+        known = ranks.decided(lambda: _stored_or_none(self.folder / name, raw))
+        if known is not None:
+            return known
+        if parts.validation is not None and self.card.task == "classification":
+            posterior = run_calibration.fitted(model, posterior, parts.validation)
+        self._write(name, posterior.save)  # atomic by itself
+        return posterior
+
+    def _write(self, name: str, write: Callable[[Path], None]) -> None:
+        if ranks.rank() == 0:
             self.may_write()
-            self.optimizer.posterior().save(self.folder / "posterior.safetensors")
+            write(self.folder / name)
+
+
+def _posterior_of(optimizer: BinaryOptimizer) -> BernoulliPosterior | None:
+    return optimizer.posterior() if optimizer.binary else None
+
+
+def _stored_or_none(path: Path, posterior: BernoulliPosterior) -> BernoulliPosterior | None:
+    """A damaged file is written anew."""
+    try:
+        return run_calibration.stored(path, posterior)
+    except BayesbinnError:
+        return None
+
+
+def refuse_other_source(experiment: Experiment, folder: Path) -> None:
+    """Refuse a folder with a run on data of another name, before any are loaded."""
+    config = folder / "config.toml"
+    if config.exists():
+        existing = load_experiment(str(config)).data
+        if (existing.name, existing.label) != (experiment.data.name, experiment.data.label):
+            refuse_another(experiment, folder)
+
+
+def refuse_other_data(card: DataCard, folder: Path) -> tuple[str, ...]:
+    """Refuse data that are not those of the run in the folder; what the user should know otherwise."""
+    stored = read_card(folder)
+    if stored is not None:
+        stored.refuse_other(card, folder)
+    elif (folder / "checkpoint.pt").exists():
+        return (f"{folder} has no {DATA_FILE}, as runs of older versions: it is written for the data as they are now",)
+    return ()
 
 
 def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
@@ -393,26 +495,22 @@ def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
 def load_trained(
     folder: Path, data_dir: Path | None = None
 ) -> tuple[Experiment, Dataset, nn.Module, BernoulliPosterior | None]:
-    """A run's network with its weights, its data and its posterior (None for full precision).
+    """A run's network with its weights, its data and its posterior, not calibrated (None for full precision).
 
     Of a stream of tasks: the network as it is now, and the data of the task learned last.
     """
-    if load_run(folder)[0].continual is not None:
-        from bayesbinn.continual import load_learned
+    from bayesbinn.trained import load_network
 
-        return load_learned(folder, data_dir)
-    run = Run.load(folder, data_dir)
-    posterior = run.optimizer.posterior() if run.optimizer.binary else None
-    run.model.eval()
-    return run.experiment, run.dataset, run.model, posterior
+    trained = load_network(folder, data_dir=data_dir)
+    return trained.experiment, trained.load_data(data_dir), trained.model, trained.posterior
 
 
 def make_optimizers(
-    experiment: Experiment, model: nn.Module, dataset: Dataset
+    experiment: Experiment, model: nn.Module, dataset: Dataset | DataCard
 ) -> tuple[BinaryOptimizer, torch.optim.Optimizer | None]:
     settings = experiment.method
     binary, real = split_parameters(model, biases=settings.binary_biases)
-    count = len(dataset.train_inputs)
+    count = dataset.train_rows if isinstance(dataset, DataCard) else len(dataset.train_inputs)
     size = (count - int(experiment.data.validation * count)) * settings.train_set_scale  # the paper's N
     noise = {"independent_noise": True} if experiment.training.independent_noise else {}
     optimizer = get_method(settings.name).create(
