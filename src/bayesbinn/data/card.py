@@ -202,7 +202,7 @@ def read_card(folder: Path) -> DataCard | None:
     path = folder / FILE_NAME
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error.strerror})") from None
