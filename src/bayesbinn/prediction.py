@@ -173,9 +173,7 @@ def _check_defined(x: Tensor, predicted: Tensor) -> None:
         row = int(lost.nonzero()[0])
         whole = not x.is_floating_point() or bool(torch.isfinite(x[row]).all())
         reason = "the network's output is not finite" if whole else "the input has a NaN or infinite value"
-        raise InvalidInput(
-            f"input {row} has no prediction ({int(lost.sum())} such rows): {reason}; correct or remove it"
-        )
+        raise InvalidInput(f"input {row} has no prediction ({int(lost.sum())} such inputs): {reason}; correct it")
 
 
 # ---- a model as a function ---------------------------------------------------------------------

@@ -72,11 +72,12 @@ def _read_parquet(path: Path) -> Any:
     try:
         # A column of one value takes no room in the file but all of it in memory.
         facts = parquet.read_metadata(path)
+        _check_names(path, facts.schema.to_arrow_schema().names)
         rows = max(facts.num_rows, sum(facts.row_group(group).num_rows for group in range(facts.num_row_groups)))
         check_fits(path, rows * facts.num_columns * 8, f"{rows:,} rows")
         table = parquet.read_table(path)
         table.validate(full=True)  # also that text is UTF-8
-        return table.rename_columns(table.column_names)  # fails if names are not UTF-8
+        return table
     except BayesbinnError:
         raise
     except Exception as error:  # damaged files make Arrow raise UnicodeDecodeError, MemoryError, KeyError, ... too
@@ -85,7 +86,8 @@ def _read_parquet(path: Path) -> Any:
 
 def _read_csv(path: Path) -> Any:
     arrow, reader = need("pyarrow", "reading CSV files"), need("pyarrow.csv", "reading CSV files")
-    skipped = 0
+    skipped, size = 0, path.stat().st_size
+    check_fits(path, size, "it")
     try:
         skipped, delimiter, names = _header(path)
         return reader.read_csv(
@@ -95,7 +97,7 @@ def _read_csv(path: Path) -> Any:
                 column_names=names,
                 skip_rows=skipped,
                 use_threads=False,
-                block_size=min(max(path.stat().st_size, _MIN_BLOCK), _MAX_BLOCK),
+                block_size=min(max(size, _MIN_BLOCK), _MAX_BLOCK),
             ),
             parse_options=reader.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             # As text, so that our own message can name the column and the row of a cell that is no number.
