@@ -44,7 +44,7 @@ from bayesbinn.run_files import (
     resuming,
     write_atomically,
 )
-from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches
+from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches, warn_if_stuck
 
 TEST_BATCH = 1000
 
@@ -212,6 +212,9 @@ class Run:
                     on_progress(progress)
 
                 self._train_until(last, checkpoint_seconds, tell, should_stop)
+            if self.dataset.task == "classification" and ranks.rank() == 0:
+                losses = [row["train_loss"] for row in self.rows]
+                warn_if_stuck(losses, self.rows[-1]["train_accuracy"], self.dataset.train_targets)
         self._write_posterior()
 
     def _train_until(
@@ -315,6 +318,8 @@ class Run:
         posterior = self.optimizer.posterior()
         if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()):
             return {}  # a point mass: every sample is the mode
+        if posterior.saturated:
+            return {"test_accuracy_mean": self._accuracy(part)}
         seed, right = self.experiment.training.seed, 0
         for x, y in distributed.own_batches(part, TEST_BATCH):
             right += int((predict(self.model, posterior, x, samples=samples, seed=seed).classes == y).sum())
