@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,13 @@ from torch import Tensor, nn
 from bayesbinn import kernels
 from bayesbinn.binary import canonical_name, sign
 from bayesbinn.checksums import check_safetensors, seal_safetensors
-from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.errors import InvalidFile, InvalidInput, SaturatedPosterior, nearest
 from bayesbinn.files import write_whole
 
 _KIND = "bayesbinn posterior"
 _VERSION = 1
+_SATURATED = 0.01
+"""Expected flips below which a sample is the mode, but for once in a hundred samples."""
 _UNSEALED = {"kind", "version", "logit_scale"}
 """The metadata of files written before there were checksums."""
 
@@ -120,6 +123,30 @@ class BernoulliPosterior:
         """The entropy per weight, averaged over all weights."""
         entropies = self.entropy().values()
         return sum(float(e.sum()) for e in entropies) / sum(e.numel() for e in entropies)
+
+    def expected_flips(self) -> float:
+        """In how many weights a sample is expected to differ from the mode: Σ σ(−2|λ|).
+
+        >>> BernoulliPosterior({"w": torch.tensor([0.0, 30.0])}).expected_flips()
+        0.5
+        """
+        # In double precision: σ(−2|λ|) of float32 has no digits left beside 1 from |λ| = 9 on.
+        return sum(float(torch.sigmoid(-2 * value.double().abs()).sum()) for value in self._natural.values())
+
+    @property
+    def saturated(self) -> bool:
+        """Whether samples are copies of the mode, but for one in a hundred."""
+        return self.expected_flips() < _SATURATED
+
+    def warn_if_saturated(self, samples: int, stacklevel: int = 3) -> None:
+        """Say so where several samples were asked for and all of them are the mode."""
+        if samples > 1 and self.saturated:
+            warnings.warn(
+                f"all {samples} samples are the mode, because the posterior is saturated: their mutual information is "
+                "0; ask for samples=0, or train with BayesBiNN(certainty=100) for a posterior whose samples differ",
+                SaturatedPosterior,
+                stacklevel=stacklevel,
+            )
 
     def kl(self, prior: BernoulliPosterior | None = None) -> float:
         """KL(q ‖ prior) in nats, summed over all weights; without a prior, against fair coins."""

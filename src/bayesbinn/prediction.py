@@ -146,6 +146,7 @@ def predict(
         raise InvalidInput(f"task={task!r}: it must be 'classification' or 'regression'")
     scale = 1.0
     if posterior is not None:
+        posterior.warn_if_saturated(samples)
         scale = posterior.logit_scale.mean if samples else posterior.logit_scale.mode
     moments, dtype = _Moments(x), torch.float32
     with evaluating(model):

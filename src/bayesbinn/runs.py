@@ -44,7 +44,7 @@ from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
 from bayesbinn.reports import class_scores
 from bayesbinn.run_files import Clock, begin_folder, read_checkpoint, refuse_another, resuming, write_checkpoint
-from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches
+from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches, warn_if_stuck
 
 TEST_BATCH = 1000
 
@@ -239,6 +239,9 @@ class Run:
                     on_progress(progress)
 
                 self._train_until(last, parts, checkpoint_seconds, tell, should_stop)
+            if self.dataset.task == "classification" and ranks.rank() == 0:
+                losses = [row["train_loss"] for row in self.rows]
+                warn_if_stuck(losses, self.rows[-1]["train_accuracy"], self.dataset.train_targets)
         self._write_results(parts)
 
     def _train_until(
@@ -344,6 +347,8 @@ class Run:
         posterior = self.optimizer.posterior()
         if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()):
             return {}  # a point mass: every sample is the mode
+        if posterior.saturated:
+            return {"test_accuracy_mean": self._accuracy(part)}
         seed, right = self.experiment.training.seed, 0
         for x, y in distributed.own_batches(part, TEST_BATCH):
             right += int((predict(self.model, posterior, x, samples=samples, seed=seed).classes == y).sum())
