@@ -46,6 +46,10 @@ class SaturatedPosterior(BayesbinnWarning):
     """Samples were asked for, and every one of them is the mode."""
 
 
+class CalibrationWarning(BayesbinnWarning):
+    """A calibration that rests on too few rows."""
+
+
 class StuckTraining(BayesbinnWarning):
     """Training that cannot get away from its start, or did not."""
 
