@@ -35,7 +35,7 @@ class InvalidFile(BayesbinnError, ValueError):
 
 
 class NonFiniteGradient(BayesbinnError, FloatingPointError):
-    """A NaN or infinite gradient, found before any state was changed."""
+    """A NaN or infinite gradient, or one so large that the state would overflow; no state was changed."""
 
 
 class BayesbinnWarning(UserWarning):
