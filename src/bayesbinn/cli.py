@@ -228,7 +228,7 @@ def evaluate(
 def predict(
     run: RunFolder,
     inputs: Annotated[
-        Path, typer.Argument(help="A .csv, .tsv or .parquet table, an .npz array, an image or a folder of images.")
+        Path, typer.Argument(help="A .csv, .tsv or .parquet table, an .npz or .npy array, an image or a folder.")
     ],
     out: Annotated[Path, typer.Option(help="Where to write: .csv, .parquet or .json.")] = Path("predictions.csv"),
     samples: Annotated[int, typer.Option(min=0, help="Posterior samples; 0 predicts by the mode.")] = 10,

@@ -26,7 +26,7 @@ class Split:
 def numpy_of(values: Any, what: str) -> npt.NDArray[Any]:
     """A NumPy array. bfloat16, which NumPy lacks, is widened; masked values, which are not numbers, are refused."""
     if np.ma.is_masked(values):
-        count = int(np.count_nonzero(np.ma.getmaskarray(values)))
+        count = int(np.ma.getmaskarray(values).sum())
         raise InvalidInput(f"{what} has masked values ({count}): fill them, with filled(), or remove the examples")
     if isinstance(values, Tensor):
         values = values.detach().cpu()

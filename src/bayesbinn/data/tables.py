@@ -63,7 +63,7 @@ def read_table(path: Path, notes: list[str]) -> Any:
         notes.append("the first column has no name: taken for row numbers and left out")
         table = table.drop_columns([names[0]])
     if table.num_rows == 0:
-        raise InvalidFile(f"{path}: it has a header but no rows: at least 5 are needed")
+        raise InvalidFile(f"{path}: it has a header but no rows: at least one is needed")
     return table
 
 
