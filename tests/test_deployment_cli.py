@@ -77,7 +77,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [[*row, ("rose", "tulip")[i % 2]] for i, row in enumerate(x.tolist())]
     table = write_table(folder / "flowers.csv", [*COLUMNS, "kind"], rows)
     settings = ["--set", "initial_strength=0.5", "--set", "model.width=0.02", "--set", "data.validation=0.2"]
-    done("train", table, "--label", "kind", "--out", folder / "run", "--epochs", "2", *settings)
+    done("train", table, "--label", "kind", "--out", folder / "run", "--epochs", "5", *settings)
     done("pack", folder / "run")
     done("pack", folder / "run", "--samples", "5", "--out", folder / "five.safetensors")
     for samples in (0, 5):
