@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bayesbinn.bits import pack_rows
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.export import export_c
 from bayesbinn.export.c_memory import Block, place_blocks, plan_memory
 from bayesbinn.export.c_text import number
@@ -299,7 +299,7 @@ def test_where_the_files_go(tmp_path: Path) -> None:
     assert export_c(small(), tmp_path / "v1.2", name="net") == (tmp_path / "v1.2.h", tmp_path / "v1.2.c")
     assert export_c(small(), tmp_path / "a.c")[0] == tmp_path / "a.h"
     assert '#include "v1.2.h"' in (tmp_path / "v1.2.c").read_text()
-    with pytest.raises(InvalidInput, match="could not be written"):
+    with pytest.raises(InvalidFile, match="could not be written"):
         export_c(small(), tmp_path / "missing" / "net")
     with pytest.raises(InvalidInput, match="includes it by this name"):
         export_c(small(), tmp_path / 'a"b')

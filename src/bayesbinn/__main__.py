@@ -6,7 +6,7 @@ import os
 import sys
 
 from bayesbinn import __version__
-from bayesbinn.errors import BayesbinnError
+from bayesbinn.errors import BayesbinnError, how_to_install, show_warnings_as_lines
 from bayesbinn.runtime.command import COMMANDS
 from bayesbinn.runtime.command import main as run_command
 
@@ -14,6 +14,7 @@ from bayesbinn.runtime.command import main as run_command
 def main() -> int:
     """Run the command line; a user's error is one line and exit code 2."""
     arguments = sys.argv[1:]
+    show_warnings_as_lines()
     try:
         if arguments == ["--version"]:  # also where typer is not installed
             print(f"bayesbinn {__version__}", flush=True)
@@ -37,7 +38,7 @@ def _full_command_line() -> int:
         from bayesbinn.cli import app
     except ModuleNotFoundError as error:
         print(
-            f"error: this command needs {error.name}: pip install 'bayesbinn[train]'. "
+            f"error: this command needs {error.name}: {how_to_install('train')}. "
             f"Without it there are {', '.join(COMMANDS)}",
             file=sys.stderr,
         )

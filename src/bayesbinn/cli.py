@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from bayesbinn.errors import InvalidInput
+from bayesbinn.plain_text import printable
 from bayesbinn.runtime import command as runtime_command
 from bayesbinn.sweep_cli import app as sweep_app
 
@@ -158,9 +159,8 @@ def train(
     Several processes divide every batch: `torchrun --nproc-per-node 2 -m bayesbinn train mnist`. A run can be
     resumed by another number of them.
     """
-    from rich.console import Console
-
     from bayesbinn.commands import open_any, prepare, report
+    from bayesbinn.console import PlainConsole
     from bayesbinn.display import shown, stoppable
     from bayesbinn.distributed import session, sole_writer
     from bayesbinn.methods import ranks
@@ -171,17 +171,15 @@ def train(
     wanted += ["training.sync_batchnorm=true"] if sync_batchnorm else []
     with session(timeout):
         first = ranks.rank() == 0
-        console = Console(stderr=True, highlight=False, quiet=not first)
+        console = PlainConsole(stderr=True, quiet=not first)
         chosen = ranks.decided(lambda: prepare(experiment, method, seed, epochs, label, wanted, data_dir))
-        for note in chosen.notes:
-            console.print(note, soft_wrap=True)
         folder = out or chosen.folder
         try:
             with sole_writer(folder, lambda text: console.print(text, soft_wrap=True)) as may_write:
                 run = open_any(chosen.experiment, folder, data_dir)
                 run.may_write = may_write
-                for note in run.notes:
-                    console.print(note, soft_wrap=True)
+                for note in (*chosen.notes, *run.notes):  # not before it is open: an error is one line
+                    console.print(printable(note), soft_wrap=True)
                 if run.finished:
                     console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
                 elif run.where_to_resume:
@@ -252,12 +250,12 @@ def predict(
 
     done = predict_file(run, inputs, out, samples, data_dir, calibrate, _which(epoch))
     for note in done.notes:
-        typer.echo(f"note: {note}", err=True)
+        typer.echo(f"note: {printable(note)}", err=True)
     answer: dict[str, Any] = {"predictions": done.count, "out": str(out), "epoch": done.epoch}
     answer |= {"scores": done.scores} if done.scores else {}
     text = f"{done.count} predictions in {out} (epoch: {done.epoch})"
     text += f"\nscored by the labels in {inputs}: {_text(done.scores)}" if done.scores else ""
-    typer.echo(json.dumps(answer) if as_json else text)
+    _echo(json.dumps(answer) if as_json else text)
 
 
 @app.command()
@@ -299,7 +297,7 @@ def pack(
         )
     text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than as float32"
     text += f" (epoch: {trained.epoch})"
-    typer.echo(json.dumps(facts, indent=2) if as_json else text)
+    _echo(json.dumps(facts, indent=2) if as_json else text)
 
 
 class _Forwarded(TyperCommand):
@@ -368,7 +366,7 @@ def reproduce(
         workers=workers,
         scheduler=scheduler,
     ):
-        typer.echo(line)
+        _echo(line)
 
 
 app.add_typer(sweep_app, name="sweep")
@@ -414,7 +412,7 @@ def data_command(data_dir: DataDir = None, as_json: Json = False) -> None:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     for row in rows:
-        typer.echo(f"{row.name:10} {row.description}\n{'':10} {row.where or row.advice}")
+        _echo(f"{row.name:10} {row.description}\n{'':10} {row.where or row.advice}")
 
 
 @app.command()
@@ -427,7 +425,7 @@ def summary(
     from bayesbinn.commands import summarise
 
     result = summarise(experiment, data_dir)
-    typer.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    _echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 @app.command()
@@ -439,9 +437,14 @@ def info(as_json: Json = False) -> None:
     typer.echo(json.dumps(facts, indent=2) if as_json else _lines(facts))
 
 
+def _echo(text: str) -> None:
+    """Print lines that may hold names from a user's files."""
+    typer.echo(printable(text, keep_lines=True))
+
+
 def _lines(facts: dict[str, Any]) -> str:
     width = max(map(len, facts))
-    return "\n".join(f"{key:{width}}  {_text(value)}" for key, value in facts.items())
+    return "\n".join(printable(f"{key:{width}}  {_text(value)}") for key, value in facts.items())
 
 
 def _text(value: Any) -> str:

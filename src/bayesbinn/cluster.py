@@ -23,7 +23,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from bayesbinn.errors import BayesbinnError, InvalidInput, MissingDependency
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, MissingDependency, how_to_install
+from bayesbinn.files import write_whole
 from bayesbinn.run_process import STOPPED
 
 LOG, ERROR, METRICS = "log.txt", "error.txt", "metrics.jsonl"
@@ -75,7 +76,7 @@ def need(module: str, extra: str, purpose: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise
-        raise MissingDependency(f"{purpose} needs {module}: pip install 'bayesbinn[{extra}]'") from None
+        raise MissingDependency(f"{purpose} needs {module}: {how_to_install(extra)}") from None
 
 
 # ---- where runs are run ---------------------------------------------------------------------------
@@ -184,8 +185,8 @@ def work(job: Job) -> Ended:
     if code == STOPPED:
         return Ended(job.name, "stopped", machine=platform.node(), lines=_lines_of(folder))
     reason = _reason(folder / LOG, code)
-    with suppress(OSError):
-        (folder / ERROR).write_text(reason + "\n", encoding="utf-8")
+    with suppress(InvalidFile):
+        write_whole(folder / ERROR, (reason + "\n").encode())
     return Ended(job.name, "failed", reason, platform.node())
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ from bayesbinn.data.card import DataCard, read_card
 from bayesbinn.data.given import given_targets
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment, override, preset_names, validated
+from bayesbinn.experiments.schedules import Cosine
+from bayesbinn.files import write_whole
 from bayesbinn.methods import ranks
+from bayesbinn.plain_text import csv_safe
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import Prediction, predict
 from bayesbinn.reports import class_scores, classification_scores, regression_scores
@@ -62,6 +65,7 @@ def prepare(
         if label is not None:
             raise InvalidInput(f"--label is for your own table, and {source} is an experiment; leave it out")
         experiment = load_experiment(source, method=method, overrides=overrides)
+        notes = schedule_notes(experiment)
         name = Path(source).stem
     elif Path(source).exists():
         experiment, notes = for_own_data(source, label, method or "bayesbinn", overrides)
@@ -90,6 +94,14 @@ def _data_name(folder: Path) -> str | None:
     """What a run was trained on; None if there is none."""
     config = folder / "config.toml"
     return load_experiment(str(config)).data.name if config.is_file() else None
+
+
+def schedule_notes(experiment: Experiment) -> tuple[str, ...]:
+    """What the user should know of a schedule that is not its preset's own, to the letter."""
+    schedule = experiment.method.schedule
+    if isinstance(schedule, Cosine) and schedule.end == "above_zero":
+        return (f"learning rate: {schedule.describe()} (--set method.schedule.end=authors: 0 in the last epoch)",)
+    return ()
 
 
 def _parse_change(change: str) -> tuple[str, Any]:
@@ -122,7 +134,7 @@ def for_own_data(
 ) -> tuple[Experiment, tuple[str, ...]]:
     """An experiment for a user's own data, and what was chosen for it."""
     source = str(Path(source).resolve())  # so that the run can be used from any folder
-    dataset = data_sets.load(source, label=label)
+    dataset = data_sets.load(source, label=label, task=overrides.get("data.task"))
     count = len(dataset.train_inputs)
     epochs = min(200, max(20, 60_000 // count))
     batch_size = 32 if count < 20_000 else 100
@@ -137,7 +149,11 @@ def for_own_data(
             "batch_size": batch_size,
             "loss": "cross_entropy" if dataset.task == "classification" else "mse",
         },
-        "method": {"name": method, "settings": dict(_OWN_METHODS.get(method, {})), "schedule": {"kind": "cosine"}},
+        "method": {
+            "name": method,
+            "settings": dict(_OWN_METHODS.get(method, {})),
+            "schedule": {"kind": "cosine", "end": "above_zero"},
+        },
     }
     for key, value in overrides.items():
         override(raw, key, value)
@@ -148,7 +164,8 @@ def for_own_data(
         *dataset.notes,
         f"{count} training and {len(dataset.test_inputs)} test examples of shape {shape}",
         f"chosen: network {network.name} of width {network.width:g}, method {method} ({settings}), "
-        f"{training.epochs} epochs, batch {training.batch_size}, {experiment.method.schedule.kind} schedule, "
+        f"{training.epochs} epochs, batch {training.batch_size}, "
+        f"learning rate {experiment.method.schedule.describe()}, "
         f"{100 * experiment.data.validation:g} % of the training data for validation; --set changes any of it",
     )
     return experiment, notes
@@ -314,23 +331,31 @@ def _as_stored(x: Tensor, card: DataCard, path: Path) -> Tensor:
 
 
 def _write_columns(out: Path, columns: dict[str, list[Any]]) -> None:
-    partial = out.with_name(out.name + ".partial")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        if out.suffix == ".json":
-            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-            partial.write_text(json.dumps(rows, indent=1))
-        else:
-            import pyarrow as pa
-            from pyarrow import csv, parquet
-
-            table = pa.table(columns)
-            (csv.write_csv if out.suffix == ".csv" else parquet.write_table)(table, partial)
-        partial.replace(out)
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise InvalidFile(f"{out}: could not be written ({error})") from None
+        raise InvalidFile(f"{out}: could not be written ({error.strerror or error})") from None
+    content = io.BytesIO()
+    if out.suffix == ".json":
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        content.write(json.dumps(rows, indent=1).encode())
+    else:
+        import pyarrow as pa
+        from pyarrow import csv, parquet
+
+        if out.suffix == ".csv":
+            csv.write_csv(pa.table(_spreadsheet_safe(columns)), content)
+        else:
+            parquet.write_table(pa.table(columns), content)
+    write_whole(out, content.getbuffer())
+
+
+def _spreadsheet_safe(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The same columns with names and text that no spreadsheet takes for formulas."""
+    return {
+        csv_safe(name): [csv_safe(cell) if isinstance(cell, str) else cell for cell in cells]
+        for name, cells in columns.items()
+    }
 
 
 def summarise(source: str, data_dir: Path | None) -> Summary:

@@ -86,6 +86,7 @@ def pack(
     network = PureNetwork(model)
     if posterior is not None:
         posterior.targets(network.model)
+        posterior.warn_if_saturated(samples)
     if statistics is not None:
         statistics.check(network.model, posterior, samples, seed)
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from bayesbinn import kernels
 from bayesbinn.binary import canonical_name, sign
-from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.checksums import check_safetensors, seal_safetensors
+from bayesbinn.errors import InvalidFile, InvalidInput, SaturatedPosterior, nearest
+from bayesbinn.files import write_whole
 
 _KIND = "bayesbinn posterior"
 _VERSION = 1
+_SATURATED = 0.01
+"""Expected flips below which a sample is the mode, but for once in a hundred samples."""
+_UNSEALED = {"kind", "version", "logit_scale"}
+"""The metadata of files written before there were checksums."""
 
 Weights = dict[str, Tensor]
 
@@ -117,6 +124,30 @@ class BernoulliPosterior:
         entropies = self.entropy().values()
         return sum(float(e.sum()) for e in entropies) / sum(e.numel() for e in entropies)
 
+    def expected_flips(self) -> float:
+        """In how many weights a sample is expected to differ from the mode: Σ σ(−2|λ|).
+
+        >>> BernoulliPosterior({"w": torch.tensor([0.0, 30.0])}).expected_flips()
+        0.5
+        """
+        # In double precision: σ(−2|λ|) of float32 has no digits left beside 1 from |λ| = 9 on.
+        return sum(float(torch.sigmoid(-2 * value.double().abs()).sum()) for value in self._natural.values())
+
+    @property
+    def saturated(self) -> bool:
+        """Whether samples are copies of the mode, but for one in a hundred."""
+        return self.expected_flips() < _SATURATED
+
+    def warn_if_saturated(self, samples: int, stacklevel: int = 3) -> None:
+        """Say so where several samples were asked for and all of them are the mode."""
+        if samples > 1 and self.saturated:
+            warnings.warn(
+                f"all {samples} samples are the mode, because the posterior is saturated: their mutual information is "
+                "0; ask for samples=0, or train with BayesBiNN(certainty=100) for a posterior whose samples differ",
+                SaturatedPosterior,
+                stacklevel=stacklevel,
+            )
+
     def kl(self, prior: BernoulliPosterior | None = None) -> float:
         """KL(q ‖ prior) in nats, summed over all weights; without a prior, against fair coins."""
         total = 0.0
@@ -181,34 +212,25 @@ class BernoulliPosterior:
     # ---- files -------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file, atomically: a reader sees the old file or the whole new one."""
-        path = Path(path)
+        """Write a safetensors file with a checksum, whole or not at all. Equal posteriors give equal files."""
         header = {"kind": _KIND, "version": _VERSION, "logit_scale": vars(self._logit_scale)}
-        partial = path.with_name(path.name + ".partial")
-        try:
-            save_file(
-                {name: value.cpu() for name, value in self._natural.items()},
-                partial,
-                metadata={key: json.dumps(value) for key, value in header.items()},
-            )
-            partial.replace(path)
-        except (OSError, SafetensorError) as error:
-            partial.unlink(missing_ok=True)
-            raise InvalidFile(f"{path}: could not be written ({error})") from error
+        plain = save({name: value.cpu() for name, value in self._natural.items()})
+        write_whole(path, seal_safetensors(plain, {key: json.dumps(value) for key, value in header.items()}))
 
     @classmethod
     def load(cls, path: str | Path) -> BernoulliPosterior:
-        """Read a file written by `save`."""
+        """Read a file written by `save`. A file that has changed since is refused."""
         path = Path(path)
         if not path.is_file():
             raise InvalidFile(f"{path}: there is no such file")
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                header = {key: json.loads(metadata[key]) for key in ("kind", "version", "logit_scale")}
-                natural = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (a file, not a mapping)
-        except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
-            raise InvalidFile(f"{path}: not a whole posterior file ({error}); save it again") from error
+            content = path.read_bytes()  # once, so that what is checked is what is used
+            metadata = check_safetensors(content, lambda found: found.keys() == _UNSEALED)
+            header = {key: json.loads(metadata[key]) for key in ("kind", "version", "logit_scale")}
+            natural = load(content)
+        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
+            reason = " ".join(str(error).split())
+            raise InvalidFile(f"{path}: not a whole posterior file ({reason}); save it again") from error
         if header["kind"] != _KIND or header["version"] != _VERSION:
             raise InvalidFile(
                 f"{path}: {header['kind']!r} version {header['version']}; this reads {_KIND!r} {_VERSION}"

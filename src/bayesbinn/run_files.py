@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import io
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
+from bayesbinn.checksums import check_zip, seal_zip
 from bayesbinn.errors import InvalidFile, InvalidInput
-from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.experiments.config import Experiment, as_begun, load_experiment
+from bayesbinn.files import reason_of, write_whole
 
 
 class Clock:
@@ -39,18 +40,23 @@ class Clock:
 
 def difference(existing: Experiment, wanted: Experiment) -> str:
     """The first setting that differs, in words; empty if none does. A tuple equals the list that TOML makes of it."""
-    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in (existing, wanted))
+    both = (existing, as_begun(existing, wanted))
+    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in both)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             return f"{key} is {old.get(key)!r} there, {new.get(key)!r} here"
     return ""
 
 
-def refuse_another(experiment: Experiment, folder: Path) -> None:
-    """Whether a folder is free or holds this very experiment."""
+def refuse_another(experiment: Experiment, folder: Path) -> Experiment:
+    """Refuse a folder of another experiment; of a free one or of this very one, the experiment as it was begun."""
     config = folder / "config.toml"
-    if config.exists() and (change := difference(load_experiment(str(config)), experiment)):
+    if not config.exists():
+        return experiment
+    begun = load_experiment(str(config))
+    if change := difference(begun, experiment):
         raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
+    return as_begun(begun, experiment)
 
 
 def begin_folder(experiment: Experiment, folder: Path) -> None:
@@ -61,14 +67,14 @@ def begin_folder(experiment: Experiment, folder: Path) -> None:
         raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
     config = folder / "config.toml"
     if not config.exists():
-        write_atomically(config, experiment.to_toml().encode())
+        write_whole(config, experiment.to_toml().encode())
 
 
-def clear_partials(folder: Path) -> None:
-    """What a process left that was killed while it wrote; only for the one writer of a folder."""
-    for left in folder.glob("*.[0-9]*.partial"):
-        with suppress(OSError):
-            left.unlink()
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a file that `torch.load` reads, with a checksum at its end."""
+    content = io.BytesIO()  # torch's own writer does not say why a disk refuses it
+    torch.save(state, content)
+    write_whole(path, seal_zip(content.getbuffer()))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
@@ -76,7 +82,9 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     with resuming(path):
-        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        content = path.read_bytes()
+        check_zip(content)
+        state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
         return state
 
 
@@ -86,7 +94,7 @@ def resuming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = reason_of(error)
         raise InvalidFile(f"{path}: cannot be resumed ({reason}); delete it to start again") from error
 
 
@@ -95,32 +103,3 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    with replacing(path) as partial:
-        partial.write_bytes(content)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to. It takes the place of `path` when it is complete and on the disk, or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with explained(path, partial):
-        yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-
-
-@contextmanager
-def explained(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """A failure to write `path` through its ``.partial`` neighbour leaves nothing half written, and is one line."""
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        with suppress(OSError):
-            (partial or path.with_name(path.name + ".partial")).unlink()
-        reason = str(error).partition("\n")[0]
-        kept = "; the previous one is untouched" if path.exists() else ""
-        raise InvalidFile(f"{path}: could not be written ({reason}){kept}") from None

@@ -31,7 +31,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())  # a cluster's walltime
     threading.Thread(target=_watch, args=(stopping,), daemon=True).start()
     lock = RunLock(Path(request["folder"]))
-    if not lock.acquire(should_stop=stopping.is_set):
+    if not lock.acquire(should_stop=stopping.is_set, tell=lambda text: print(text, flush=True)):
         return STOPPED
     try:
         return _train(request, lock, stopping)
@@ -58,10 +58,10 @@ def _train(request: dict[str, Any], lock: RunLock, stopping: threading.Event) ->
     from bayesbinn.commands import open_any
     from bayesbinn.display import row_text
     from bayesbinn.experiments.config import validated
-    from bayesbinn.run_files import clear_partials
+    from bayesbinn.files import clear_leftovers
     from bayesbinn.runs import Progress, RunStopped
 
-    clear_partials(Path(request["folder"]))
+    clear_leftovers(Path(request["folder"]))
     experiment = validated(json.loads(request["config"]), request["name"])
     data_dir = request["data_dir"]
     run = open_any(experiment, Path(request["folder"]), Path(data_dir) if data_dir else None)

@@ -37,22 +37,14 @@ from bayesbinn.data.card import FILE_NAME as DATA_FILE
 from bayesbinn.data.card import DataCard, read_card
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, MethodSettings, load_experiment
+from bayesbinn.files import write_whole
 from bayesbinn.methods import get_method, ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
 from bayesbinn.reports import class_scores
-from bayesbinn.run_files import (
-    Clock,
-    begin_folder,
-    explained,
-    read_checkpoint,
-    refuse_another,
-    replacing,
-    resuming,
-    write_atomically,
-)
-from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches
+from bayesbinn.run_files import Clock, begin_folder, read_checkpoint, refuse_another, resuming, write_checkpoint
+from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches, warn_if_stuck
 
 TEST_BATCH = 1000
 
@@ -83,7 +75,8 @@ class Progress:
 
 def load_data(experiment: Experiment, data_dir: Path | None = None) -> Dataset:
     """The data set that an experiment names."""
-    return data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
+    settings = experiment.data
+    return data_sets.load(settings.name, data_dir=data_dir, label=settings.label, task=settings.task)
 
 
 def card_of(experiment: Experiment, dataset: Dataset) -> DataCard:
@@ -168,8 +161,8 @@ class Run:
         card = card_of(experiment, dataset)
         # The data first: settings chosen for them, such as the number of epochs, change with them.
         notes = ranks.decided(lambda: refuse_other_data(card, folder))
-        ranks.decided(lambda: refuse_another(experiment, folder))
-        run = cls._build(experiment, folder, dataset, card)
+        begun = ranks.decided(lambda: refuse_another(experiment, folder))
+        run = cls._build(begun, folder, dataset, card)
         run.notes = notes
         ranks.decided(run._begin)
         return run
@@ -246,6 +239,9 @@ class Run:
                     on_progress(progress)
 
                 self._train_until(last, parts, checkpoint_seconds, tell, should_stop)
+            if self.dataset.task == "classification" and ranks.rank() == 0:
+                losses = [row["train_loss"] for row in self.rows]
+                warn_if_stuck(losses, self.rows[-1]["train_accuracy"], self.dataset.train_targets)
         self._write_results(parts)
 
     def _train_until(
@@ -351,6 +347,8 @@ class Run:
         posterior = self.optimizer.posterior()
         if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()):
             return {}  # a point mass: every sample is the mode
+        if posterior.saturated:
+            return {"test_accuracy_mean": self._accuracy(part)}
         seed, right = self.experiment.training.seed, 0
         for x, y in distributed.own_batches(part, TEST_BATCH):
             right += int((predict(self.model, posterior, x, samples=samples, seed=seed).classes == y).sum())
@@ -369,7 +367,7 @@ class Run:
     def _begin(self) -> None:
         begin_folder(self.experiment, self.folder)
         if not (self.folder / DATA_FILE).exists():
-            write_atomically(self.folder / DATA_FILE, self.card.to_json().encode())
+            write_whole(self.folder / DATA_FILE, self.card.to_json().encode())
         self._write_metrics()
 
     def _save(self, totals: Totals) -> None:
@@ -389,9 +387,7 @@ class Run:
         }
         self.may_write()
         self._saved_at = time.monotonic()
-        path = self.folder / "checkpoint.pt"
-        with replacing(path) as partial:
-            torch.save(state, partial)
+        write_checkpoint(self.folder / "checkpoint.pt", state)
 
     def _restore(self, path: Path) -> None:
         state = ranks.decided(lambda: read_checkpoint(path))
@@ -414,7 +410,7 @@ class Run:
             return
         self.may_write()
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
-        write_atomically(self.folder / "metrics.jsonl", lines.encode())
+        write_whole(self.folder / "metrics.jsonl", lines.encode())
 
     def _write_results(self, parts: Parts) -> None:
         """What predicting, packing and reporting need, so that they can do without the data.
@@ -431,7 +427,7 @@ class Run:
             where = distributed.device()
             found = predict(self.model, last, x.to(where), batch_size=TEST_BATCH).probabilities
             scores = {"epoch": self.epochs_done, **class_scores(found, y, self.card.classes)}
-            self._write("scores.json", lambda path: write_atomically(path, json.dumps(scores, indent=1).encode()))
+            self._write("scores.json", lambda path: write_whole(path, json.dumps(scores, indent=1).encode()))
 
     def _write_calibrated(
         self, name: str, model: nn.Module, posterior: BernoulliPosterior | None, parts: Parts
@@ -451,8 +447,7 @@ class Run:
     def _write(self, name: str, write: Callable[[Path], None]) -> None:
         if ranks.rank() == 0:
             self.may_write()
-            with explained(self.folder / name):
-                write(self.folder / name)
+            write(self.folder / name)
 
 
 def _posterior_of(optimizer: BinaryOptimizer) -> BernoulliPosterior | None:

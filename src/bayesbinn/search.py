@@ -12,7 +12,8 @@ from typing import Any
 from bayesbinn.cluster import Ended, Job, need, run_all
 from bayesbinn.errors import InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment
-from bayesbinn.run_files import refuse_another, write_atomically
+from bayesbinn.files import write_whole
+from bayesbinn.run_files import refuse_another
 from bayesbinn.run_lock import NAME as LOCK
 from bayesbinn.run_lock import RunLock
 from bayesbinn.sweep_results import standing_of
@@ -186,7 +187,7 @@ class Trials:
             return {}
         best = max(finished, key=lambda trial: float(trial.value))
         path = self.folder / BEST
-        write_atomically(path, self.search.experiment(best.params).to_toml().encode())
+        write_whole(path, self.search.experiment(best.params).to_toml().encode())
         return {
             "trials": f"{len(finished)} finished of {len(self._study.trials)}",
             "best": f"trial-{best.number:04d}",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bayesbinn.plain_text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -49,9 +51,8 @@ def run(
     Everything is checked before the first run starts. A failed run stops no other; the exit code is then 1.
     The results are in results.parquet and results.csv in the sweep's folder.
     """
-    from rich.console import Console
-
     from bayesbinn.cluster import open_executor, run_all
+    from bayesbinn.console import PlainConsole
     from bayesbinn.display import stoppable
     from bayesbinn.sweep_display import Board
     from bayesbinn.sweep_results import standings, write_results
@@ -62,7 +63,7 @@ def run(
     refuse_others(sweep, folder)
     write_plan(folder, sweep.planned)
     missing = [name for name, each in standings(sweep.planned, folder).items() if each.state != "finished"]
-    console = Console(stderr=True, highlight=False, markup=False)
+    console = PlainConsole(stderr=True)
     console.print(f"{len(sweep.runs)} runs, {len(sweep.runs) - len(missing)} of them finished before", soft_wrap=True)
     board = Board(console, folder, [each for each in sweep.planned if each.name in missing])
     with _reported(console, board):
@@ -75,7 +76,7 @@ def run(
                         board.tell(ended)
         finally:
             paths = write_results(sweep.planned, folder)
-        typer.echo(f"results of {len(sweep.runs)} runs in {', '.join(map(str, paths))}")
+        typer.echo(printable(f"results of {len(sweep.runs)} runs in {', '.join(map(str, paths))}"))
 
 
 @contextmanager
@@ -101,8 +102,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show where every run of a sweep stands, also while it runs elsewhere."""
-    from rich.console import Console
-
+    from bayesbinn.console import PlainConsole
     from bayesbinn.sweep_display import show_status
     from bayesbinn.sweep_results import result_rows
     from bayesbinn.sweeps import load_grid, load_plan
@@ -114,7 +114,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(result_rows(planned, folder), indent=2))
     else:
-        show_status(Console(highlight=False, markup=False), planned, folder)
+        show_status(PlainConsole(), planned, folder)
 
 
 @app.command()
@@ -132,9 +132,8 @@ def search(
 
     Test data are never looked at for the choice. Writes best.toml, which `bayesbinn train` takes.
     """
-    from rich.console import Console
-
     from bayesbinn.cluster import open_executor
+    from bayesbinn.console import PlainConsole
     from bayesbinn.display import stoppable
     from bayesbinn.search import Trials, load_search, refuse_sweep
     from bayesbinn.sweep_display import Board
@@ -143,7 +142,7 @@ def search(
     wanted = load_search(file)
     folder = out or Path("sweeps") / wanted.name
     refuse_sweep(folder)
-    console = Console(stderr=True, highlight=False, markup=False)
+    console = PlainConsole(stderr=True)
     found = Trials(wanted, folder, trials, lambda text: console.print(text, soft_wrap=True))
     board = Board(console, folder, found.runs)
     with _reported(console, board):
@@ -160,4 +159,4 @@ def search(
 
 
 def _lines(facts: dict[str, object]) -> str:
-    return "\n".join(f"{key:20} {value}" for key, value in facts.items()) or "no trial finished"
+    return "\n".join(printable(f"{key:20} {value}") for key, value in facts.items()) or "no trial finished"

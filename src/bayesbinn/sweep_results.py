@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 from bayesbinn.cluster import ERROR
 from bayesbinn.commands import best_epoch
 from bayesbinn.errors import BayesbinnError
-from bayesbinn.run_files import replacing
+from bayesbinn.files import write_whole
 from bayesbinn.run_lock import NAME as LOCK
 from bayesbinn.run_lock import seems_owned
 from bayesbinn.sweeps import Planned
@@ -129,8 +130,9 @@ def write_results(planned: Iterable[Planned], folder: Path) -> list[Path]:
     table = pa.table({name: _column([row.get(name) for row in rows]) for name in names})
     paths = [folder / "results.parquet", folder / "results.csv"]
     for path, write in zip(paths, (parquet.write_table, csv.write_csv), strict=True):
-        with replacing(path) as partial:
-            write(table, partial)
+        content = io.BytesIO()
+        write(table, content)
+        write_whole(path, content.getbuffer())
     return paths
 
 

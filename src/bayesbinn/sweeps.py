@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import re
-import sys
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,8 @@ from bayesbinn.cluster import Job
 from bayesbinn.data.catalog import SETS
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, load_experiment, preset_names
-from bayesbinn.run_files import difference, write_atomically
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from bayesbinn.files import write_whole
+from bayesbinn.run_files import difference
 
 PLAN = "sweep.json"
 _KEYS = ("experiment", "methods", "seeds", "grid", "method", "set")
@@ -253,7 +249,7 @@ def write_plan(folder: Path, planned: Iterable[Planned]) -> None:
     except OSError as error:
         raise InvalidFile(f"{folder}: the folder of the sweep cannot be made ({error.strerror})") from None
     rows = [{**vars(each), "varied": dict(each.varied)} for each in planned]
-    write_atomically(folder / PLAN, json.dumps(rows, indent=1).encode())
+    write_whole(folder / PLAN, json.dumps(rows, indent=1).encode())
 
 
 def load_plan(folder: Path) -> list[Planned]:

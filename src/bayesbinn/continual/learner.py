@@ -34,10 +34,11 @@ from bayesbinn.data.card import DataCard, read_card
 from bayesbinn.data.streams import random_order
 from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.schedules import Constant, Schedule
+from bayesbinn.files import write_whole
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior, Weights
 from bayesbinn.prediction import evaluating
-from bayesbinn.run_files import Clock, explained, read_checkpoint, replacing, resuming, write_atomically
+from bayesbinn.run_files import Clock, read_checkpoint, resuming, write_checkpoint
 from bayesbinn.runs import Progress, RunStopped
 from bayesbinn.train import Loss, Totals, set_learning_rates, train_batches
 
@@ -413,28 +414,25 @@ class Learner:
         self.may_write()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.write_card()
-        with replacing(self.folder / "checkpoint.pt") as partial:
-            torch.save(state, partial)
+        write_checkpoint(self.folder / "checkpoint.pt", state)
         for name, lines in (("metrics.jsonl", self.record.epochs), ("tasks.jsonl", self.record.finished)):
             text = "".join(json.dumps(line) + "\n" for line in lines)
-            write_atomically(self.folder / name, text.encode())
-        write_atomically(self.folder / "result.json", json.dumps(self._result(), indent=1).encode())
+            write_whole(self.folder / name, text.encode())
+        write_whole(self.folder / "result.json", json.dumps(self._result(), indent=1).encode())
         if self.optimizer.binary:
             self._write_posterior(self.optimizer.posterior())
 
     def write_card(self) -> None:
         """Keep what is known of the data, once."""
         if self.folder is not None and not (self.folder / DATA_FILE).exists():
-            write_atomically(self.folder / DATA_FILE, self.card.to_json().encode())
+            write_whole(self.folder / DATA_FILE, self.card.to_json().encode())
 
     def _card_of(self, task: int) -> DataCard:
         return DataCard.of(self.stream[task], validation=self.plan.validation, seed=self.plan.seed)
 
     def _write_posterior(self, posterior: BernoulliPosterior) -> None:
         assert self.folder is not None
-        path = self.folder / "posterior.safetensors"
-        with explained(path):
-            posterior.save(path)
+        posterior.save(self.folder / "posterior.safetensors")
 
     def _write_calibrated(self) -> None:
         """Calibrate on the validation part of the task learned last, so that predicting needs no data."""

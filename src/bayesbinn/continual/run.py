@@ -59,7 +59,7 @@ def open_run(experiment: Experiment, folder: Path, data_dir: Path | None = None)
     card = card_of(experiment, dataset)
     # The data first: settings chosen for them, such as the number of epochs, change with them.
     notes = refuse_other_data(card, folder)
-    refuse_another(experiment, folder)
+    experiment = refuse_another(experiment, folder)
     learner = _built(experiment, folder, dataset, card)
     learner.notes = notes
     begin_folder(experiment, folder)

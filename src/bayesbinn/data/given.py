@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesbinn.data.card import DataCard
-from bayesbinn.data.npz import read_npz
+from bayesbinn.data.npy import read_npz
 from bayesbinn.data.tables import SUFFIXES as TABLES
 from bayesbinn.data.tables import read_table
 
@@ -31,13 +32,18 @@ def given_targets(path: Path, card: DataCard, names: list[str]) -> tuple[Tensor 
         if card.label in table.column_names:
             where, labels = f"column {card.label!r}", table.column(card.label).to_pylist()
     elif kind == ".npz":
-        arrays = read_npz(path)
-        if "x" in arrays and "y" in arrays and arrays["y"].size == len(names):
+        arrays = read_npz(path, _labels_of_inputs)
+        if "y" in arrays and arrays["y"].size == len(names):
             where, labels = "y", arrays["y"].reshape(-1).tolist()
     if labels is None:
         return None, ()
     targets, problem = (_numbers if card.task == "regression" else _classes)(labels, card)
     return targets, (f"not scored: {where} holds {problem}",) if problem else ()
+
+
+def _labels_of_inputs(path: Path, names: Sequence[str]) -> Sequence[str]:
+    """The labels, where they stand beside inputs."""
+    return ["y"] if {"x", "y"} <= set(names) else []
 
 
 def _classes(labels: list[Any], card: DataCard) -> tuple[Tensor | None, str]:

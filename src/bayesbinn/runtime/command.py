@@ -12,11 +12,11 @@ import io
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.files import write_whole
 
 WIDTH = 100
 
@@ -113,15 +113,11 @@ def _as_json(columns: dict[str, list[Any]]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
         raise InvalidFile(f"{path}: could not be written ({error.strerror or error})") from None
+    write_whole(path, text.encode())
 
 
 # ---- inspect -------------------------------------------------------------------------------------------
