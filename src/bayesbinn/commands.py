@@ -28,7 +28,8 @@ from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import Prediction, predict
 from bayesbinn.reports import class_scores, classification_scores, regression_scores
 from bayesbinn.run_calibration import is_calibrated
-from bayesbinn.runs import Run, build_model, card_of, load_data, load_run
+from bayesbinn.run_data import card_of, load_data
+from bayesbinn.runs import Run, build_model, load_run
 from bayesbinn.sizes import Summary
 from bayesbinn.sizes import summary as summarise_model
 from bayesbinn.trained import Trained, Which, load_network

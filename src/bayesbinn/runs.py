@@ -12,7 +12,6 @@ tensorboard/            the metrics as curves, where TensorBoard is installed
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import time
@@ -27,14 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesbinn import data as data_sets
-from bayesbinn import distributed, models, run_calibration
+from bayesbinn import distributed, models
 from bayesbinn.best_epoch import BestNetwork, best_epoch
 from bayesbinn.binary import split_parameters
 from bayesbinn.curves import Curves
 from bayesbinn.data import Dataset, Part, Parts
 from bayesbinn.data.card import FILE_NAME as DATA_FILE
-from bayesbinn.data.card import DataCard, read_card
+from bayesbinn.data.card import DataCard
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, MethodSettings, load_experiment
 from bayesbinn.files import write_whole
@@ -42,8 +40,9 @@ from bayesbinn.methods import get_method, ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
-from bayesbinn.reports import class_scores
+from bayesbinn.run_data import card_of, load_data, refuse_other_data, refuse_other_source
 from bayesbinn.run_files import Clock, begin_folder, read_checkpoint, refuse_another, resuming, write_checkpoint
+from bayesbinn.run_results import ResultWriter
 from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches, warn_if_stuck
 
 TEST_BATCH = 1000
@@ -71,18 +70,6 @@ class Progress:
     row: dict[str, Any] | None = None
     """The line of metrics, when an epoch was just evaluated."""
     classification: bool = True
-
-
-def load_data(experiment: Experiment, data_dir: Path | None = None) -> Dataset:
-    """The data set that an experiment names."""
-    settings = experiment.data
-    return data_sets.load(settings.name, data_dir=data_dir, label=settings.label, task=settings.task)
-
-
-def card_of(experiment: Experiment, dataset: Dataset) -> DataCard:
-    """What a run of this experiment remembers of its data."""
-    settings = experiment.data
-    return DataCard.of(dataset, validation=settings.validation, seed=experiment.training.seed, label=settings.label)
 
 
 def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
@@ -242,7 +229,9 @@ class Run:
             if self.dataset.task == "classification" and ranks.rank() == 0:
                 losses = [row["train_loss"] for row in self.rows]
                 warn_if_stuck(losses, self.rows[-1]["train_accuracy"], self.dataset.train_targets)
-        self._write_results(parts)
+        posterior = self.optimizer.posterior() if self.optimizer.binary else None
+        results = ResultWriter(self.folder, self.card, parts, self.may_write)
+        results.write(self.epochs_done, self.model, posterior, self.best)
 
     def _train_until(
         self,
@@ -411,74 +400,6 @@ class Run:
         self.may_write()
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
         write_whole(self.folder / "metrics.jsonl", lines.encode())
-
-    def _write_results(self, parts: Parts) -> None:
-        """What predicting, packing and reporting need, so that they can do without the data.
-
-        All ranks calibrate, because those that waited for long would take rank 0 for lost; rank 0 alone writes.
-        """
-        last = self._write_calibrated("posterior.safetensors", self.model, _posterior_of(self.optimizer), parts)
-        if self.best is not None:
-            model = copy.deepcopy(self.model)
-            model.load_state_dict(self.best.model)
-            self._write_calibrated("best.safetensors", model, self.best.posterior, parts)
-        if parts.test is not None and self.card.task == "classification" and self.rows:
-            x, y = parts.test.whole()
-            where = distributed.device()
-            found = predict(self.model, last, x.to(where), batch_size=TEST_BATCH).probabilities
-            scores = {"epoch": self.epochs_done, **class_scores(found, y, self.card.classes)}
-            self._write("scores.json", lambda path: write_whole(path, json.dumps(scores, indent=1).encode()))
-
-    def _write_calibrated(
-        self, name: str, model: nn.Module, posterior: BernoulliPosterior | None, parts: Parts
-    ) -> BernoulliPosterior | None:
-        """Save a posterior with its calibration, unless the file has it already."""
-        if posterior is None:
-            return None
-        raw = posterior
-        known = ranks.decided(lambda: _stored_or_none(self.folder / name, raw))
-        if known is not None:
-            return known
-        if parts.validation is not None and self.card.task == "classification":
-            posterior = run_calibration.fitted(model, posterior, parts.validation)
-        self._write(name, posterior.save)  # atomic by itself
-        return posterior
-
-    def _write(self, name: str, write: Callable[[Path], None]) -> None:
-        if ranks.rank() == 0:
-            self.may_write()
-            write(self.folder / name)
-
-
-def _posterior_of(optimizer: BinaryOptimizer) -> BernoulliPosterior | None:
-    return optimizer.posterior() if optimizer.binary else None
-
-
-def _stored_or_none(path: Path, posterior: BernoulliPosterior) -> BernoulliPosterior | None:
-    """A damaged file is written anew."""
-    try:
-        return run_calibration.stored(path, posterior)
-    except BayesbinnError:
-        return None
-
-
-def refuse_other_source(experiment: Experiment, folder: Path) -> None:
-    """Refuse a folder with a run on data of another name, before any are loaded."""
-    config = folder / "config.toml"
-    if config.exists():
-        existing = load_experiment(str(config)).data
-        if (existing.name, existing.label) != (experiment.data.name, experiment.data.label):
-            refuse_another(experiment, folder)
-
-
-def refuse_other_data(card: DataCard, folder: Path) -> tuple[str, ...]:
-    """Refuse data that are not those of the run in the folder; what the user should know otherwise."""
-    stored = read_card(folder)
-    if stored is not None:
-        stored.refuse_other(card, folder)
-    elif (folder / "checkpoint.pt").exists():
-        return (f"{folder} has no {DATA_FILE}, as runs of older versions: it is written for the data as they are now",)
-    return ()
 
 
 def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:

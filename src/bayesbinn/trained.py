@@ -16,8 +16,10 @@ from bayesbinn.data.card import DataCard, read_card
 from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.config import Experiment
 from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.run_data import card_of, load_data
 from bayesbinn.run_files import read_checkpoint, resuming
-from bayesbinn.runs import build_model, card_of, load_data, load_run, make_optimizers
+from bayesbinn.run_results import BEST, LAST
+from bayesbinn.runs import build_model, load_run, make_optimizers
 
 Which = Literal["last", "best"]
 
@@ -94,7 +96,7 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
         with resuming(path):
             model.load_state_dict(best.model)
             posterior = best.posterior
-    name = "posterior.safetensors" if best is None else "best.safetensors"
+    name = LAST if best is None else BEST
     calibrated = None if posterior is None else run_calibration.stored(folder / name, posterior)
     epoch = f"{which}, {rows[-1]['epoch'] if best is None else best.epoch} of {experiment.training.epochs}"
     if best is None and state["totals"]["batches"]:
@@ -131,7 +133,7 @@ def _learned(
 
         card = card_of(experiment, stream_for(experiment, data_dir)[learned - 1])
     model, posterior = _restored(path, experiment, card, state)
-    calibrated = None if posterior is None else run_calibration.stored(folder / "posterior.safetensors", posterior)
+    calibrated = None if posterior is None else run_calibration.stored(folder / LAST, posterior)
     return Trained(folder, experiment, card, model, posterior, calibrated, f"last, after {learned} tasks", learned)
 
 

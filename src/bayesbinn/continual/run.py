@@ -25,17 +25,9 @@ from bayesbinn.data.card import DataCard
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.run_data import card_of, load_data, refuse_other_data, refuse_other_source
 from bayesbinn.run_files import begin_folder, refuse_another
-from bayesbinn.runs import (
-    LOSSES,
-    build_model,
-    card_of,
-    check_loss,
-    load_data,
-    make_optimizers,
-    refuse_other_data,
-    refuse_other_source,
-)
+from bayesbinn.runs import LOSSES, build_model, check_loss, make_optimizers
 
 
 def stream_for(experiment: Experiment, data_dir: Path | None = None) -> Stream:
