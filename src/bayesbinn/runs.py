@@ -26,6 +26,15 @@ from torch.nn import functional as F
 from bayesbinn import data as data_sets
 from bayesbinn import distributed, models
 from bayesbinn.binary import split_parameters
+from bayesbinn.checkpoints import (
+    check_adam,
+    check_alike,
+    check_lines,
+    check_progress,
+    read_checkpoint,
+    resuming,
+    write_checkpoint,
+)
 from bayesbinn.curves import Curves
 from bayesbinn.data import Dataset, Part
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
@@ -35,7 +44,7 @@ from bayesbinn.methods import get_method, ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
-from bayesbinn.run_files import Clock, begin_folder, read_checkpoint, refuse_another, resuming, write_checkpoint
+from bayesbinn.run_files import Clock, begin_folder, read_rows, refuse_another
 from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches
 
 TEST_BATCH = 1000
@@ -329,7 +338,13 @@ class Run:
     def _save(self, totals: Totals) -> None:
         if ranks.rank():
             return
-        state = {
+        state = self._state(totals)
+        self.may_write()
+        self._saved_at = time.monotonic()
+        write_checkpoint(self.folder / "checkpoint.pt", state)
+
+    def _state(self, totals: Totals) -> dict[str, Any]:
+        return {
             "epoch": self.epoch,
             "totals": asdict(totals),
             "elapsed": self.elapsed,
@@ -340,15 +355,13 @@ class Run:
             "real_optimizer": None if self.real_optimizer is None else self.real_optimizer.state_dict(),
             "random": torch.get_rng_state(),
         }
-        self.may_write()
-        self._saved_at = time.monotonic()
-        write_checkpoint(self.folder / "checkpoint.pt", state)
 
     def _restore(self, path: Path) -> None:
         state = ranks.decided(lambda: read_checkpoint(path))
         if state is None:
             return
         with resuming(path):
+            self._check(state)
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             if self.real_optimizer is not None:
@@ -357,6 +370,16 @@ class Run:
             self.totals = distributed.part_of(Totals(**state["totals"]))
             self.signs = [sign.to(distributed.device()) for sign in state["signs"]]
             torch.set_rng_state(state["random"])
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """Refuse a state that this run cannot have written."""
+        check_alike(state, {**self._state(Totals()), "rows": []})
+        check_lines(state["rows"], "rows")
+        check_progress(state, len(self.dataset.train_inputs))
+        if state["epoch"] != len(state["rows"]) + 1 or state["epoch"] > self.experiment.training.epochs + 1:
+            raise InvalidFile(f"epoch {state['epoch']} with metrics of {len(state['rows'])} epochs")
+        if self.real_optimizer is not None:
+            check_adam(state["real_optimizer"], self.real_optimizer)
 
     def _write_metrics(self) -> None:
         """The file always tells what the checkpoint knows: a killed run leaves no line twice."""
@@ -377,15 +400,7 @@ def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
     config = folder / "config.toml"
     if not config.is_file():
         raise InvalidFile(f"{folder}: there is no run here (no config.toml)")
-    metrics = folder / "metrics.jsonl"
-    try:
-        lines = metrics.read_text().splitlines() if metrics.is_file() else []
-        rows = [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        raise InvalidFile(
-            f"{metrics}: not a line of JSON per epoch ({error}); resuming the run writes it anew"
-        ) from None
-    return load_experiment(str(config)), rows
+    return load_experiment(str(config)), read_rows(folder / "metrics.jsonl")
 
 
 def load_trained(
