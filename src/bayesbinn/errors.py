@@ -48,6 +48,10 @@ class MissingDependency(BayesbinnError, ImportError):
     """An optional package that this call needs is not installed."""
 
 
+class CalibrationWarning(BayesbinnWarning):
+    """A calibration that rests on too few rows."""
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """A hint for a misspelt name: `` Did you mean 'lr'?`` or an empty string.
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,15 +30,53 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class LogitScale:
-    """One factor for the logits of the mode and one for those of the samples behind the mean."""
+    """A factor and a shift per class for the logits of the mode, and the same for the samples behind the mean.
+
+    Probabilities are softmax(factor·(logits + shift)). An empty shift is none. A model with one logit has
+    two classes, with the logits 0 and z, and hence two shifts.
+
+    >>> scale = LogitScale(mode=2.0, mode_shift=(1.0, -1.0))
+    >>> scale.to_dict()
+    {'mode': 2.0, 'mean': 1.0, 'mode_shift': [1.0, -1.0]}
+    >>> LogitScale.from_dict(scale.to_dict()) == scale
+    True
+    """
 
     mode: float = 1.0
     mean: float = 1.0
+    mode_shift: tuple[float, ...] = ()
+    mean_shift: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("mode", self.mode), ("mean", self.mean)):
             if not (math.isfinite(value) and value > 0):
                 raise InvalidInput(f"logit scale of the {name} is {value!r}; it must be a finite number above 0")
+        for name, shift in (("mode", self.mode_shift), ("mean", self.mean_shift)):
+            if not isinstance(shift, tuple) or not all(math.isfinite(value) for value in shift):
+                raise InvalidInput(f"logit shift of the {name} is {shift!r}; it must be a tuple of finite numbers")
+            if len(shift) == 1:
+                raise InvalidInput(f"logit shift of the {name} has one value; it must have one for each class, or none")
+
+    def of(self, samples: int) -> tuple[float, tuple[float, ...]]:
+        """Factor and shift for a prediction by the mode (0 samples) or by the mean over `samples`."""
+        return (self.mean, self.mean_shift) if samples else (self.mode, self.mode_shift)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON. A shift that is empty is left out."""
+        shifts = {"mode_shift": list(self.mode_shift), "mean_shift": list(self.mean_shift)}
+        return {"mode": self.mode, "mean": self.mean, **{name: shift for name, shift in shifts.items() if shift}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LogitScale:
+        """What `to_dict` gave."""
+        if not isinstance(values, Mapping) or not {"mode", "mean"} <= set(values) <= set(cls.__dataclass_fields__):
+            allowed = ", ".join(cls.__dataclass_fields__)
+            raise InvalidInput(f"logit scale {values!r}: {allowed} are allowed, and the first two are needed")
+        try:
+            shifts = {key: tuple(map(float, value)) for key, value in values.items() if key.endswith("_shift")}
+            return cls(float(values["mode"]), float(values["mean"]), **shifts)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"logit scale {values!r}: {error}") from None
 
 
 class BernoulliPosterior:
@@ -72,7 +111,7 @@ class BernoulliPosterior:
 
     @property
     def logit_scale(self) -> LogitScale:
-        """What `bb.calibrate` fitted; 1 and 1 before."""
+        """What `bb.calibrate` fitted; factors of 1 and no shifts before."""
         return self._logit_scale
 
     def with_logit_scale(self, logit_scale: LogitScale) -> BernoulliPosterior:
@@ -210,7 +249,7 @@ class BernoulliPosterior:
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, atomically: a reader sees the old file or the whole new one."""
         path = Path(path)
-        header = {"kind": _KIND, "version": _VERSION, "logit_scale": vars(self._logit_scale)}
+        header = {"kind": _KIND, "version": _VERSION, "logit_scale": self._logit_scale.to_dict()}
         partial = path.with_name(path.name + ".partial")
         try:
             save_file(
@@ -241,7 +280,7 @@ class BernoulliPosterior:
                 f"{path}: {header['kind']!r} version {header['version']}; this reads {_KIND!r} {_VERSION}"
             )
         try:
-            return cls(natural, LogitScale(**header["logit_scale"]))
+            return cls(natural, LogitScale.from_dict(header["logit_scale"]))
         except (InvalidInput, TypeError) as error:
             raise InvalidFile(f"{path}: {error}") from error
 
