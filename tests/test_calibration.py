@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bayesbinn import metrics
 from bayesbinn.binary import split_parameters
-from bayesbinn.calibration import calibrate, mean_nll, recalibrate
+from bayesbinn.calibration import calibrate, recalibrate
 from bayesbinn.data import Split, load_digits
 from bayesbinn.errors import InvalidInput
+from bayesbinn.logit_fit import mean_nll
 from bayesbinn.methods import BayesBiNN
 from bayesbinn.models import continual_mlp
 from bayesbinn.posterior import BernoulliPosterior, LogitScale

@@ -201,7 +201,9 @@ def test_a_missing_setting_and_an_absent_method_are_named(tmp_path: Path) -> Non
     )
     path = tmp_path / "mine.toml"
     path.write_text(base + "[methods.bayesbinn]\nlr = 0.1\n")
-    with pytest.raises(BayesbinnError, match=r"needs 'temperature'; add --set temperature=VALUE"):
+    with pytest.raises(
+        BayesbinnError, match=r"needs 'temperature': for one network .* or for a posterior certainty=100"
+    ):
         load_experiment(str(path))
     assert load_experiment(str(path), overrides={"temperature": 1.0}).method.settings["temperature"] == 1.0
     with pytest.raises(BayesbinnError, match=r"has no method 'bayesbin'. Did you mean 'bayesbinn'\? It has: bayesbinn"):

@@ -72,7 +72,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(experiment: Any, folder: Path, data_dir: Path | None = None) -> Run:
         folder.mkdir(parents=True, exist_ok=True)
-        raise InvalidFile(f"{experiment.data.name} is not\nhere")
+        raise InvalidFile(f"{experiment.data.name} is not here")
 
     monkeypatch.setattr(Run, "open", refuse)
 

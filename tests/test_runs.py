@@ -66,7 +66,7 @@ def assert_same_run(a: Path, b: Path) -> None:
         p, q = load_file(a / "posterior.safetensors"), load_file(b / "posterior.safetensors")
         assert p.keys() == q.keys() and all(torch.equal(p[name], q[name]) for name in p)
     p, q = (torch.load(folder / "checkpoint.pt", weights_only=True) for folder in (a, b))
-    for part in ("model", "optimizer", "real_optimizer", "random", "signs"):
+    for part in ("model", "optimizer", "real_optimizer", "random", "signs", "best"):
         assert_same_tree(p[part], q[part], part)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from bayesbinn.errors import BayesbinnError, how_to_install
+from bayesbinn import __version__
+from bayesbinn.errors import BayesbinnError, how_to_install, show_warnings_as_lines
 from bayesbinn.runtime.command import COMMANDS
 from bayesbinn.runtime.command import main as run_command
 
@@ -13,7 +14,11 @@ from bayesbinn.runtime.command import main as run_command
 def main() -> int:
     """Run the command line; a user's error is one line and exit code 2."""
     arguments = sys.argv[1:]
+    show_warnings_as_lines()
     try:
+        if arguments == ["--version"]:  # also where typer is not installed
+            print(f"bayesbinn {__version__}", flush=True)
+            return 0
         if arguments and arguments[0] in COMMANDS:
             code = run_command(arguments[0], arguments[1:])
             sys.stdout.flush()

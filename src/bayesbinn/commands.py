@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesbinn import data as data_sets
 from bayesbinn import distributed, metrics
-from bayesbinn.calibration import calibrate
+from bayesbinn.best_epoch import best_epoch as best_epoch
 from bayesbinn.continual import Learner, load_record, open_run
+from bayesbinn.data.card import DataCard, read_card
+from bayesbinn.data.given import given_targets
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.choose import choose_for_file
 from bayesbinn.experiments.config import Experiment, load_experiment, preset_names
@@ -25,9 +27,13 @@ from bayesbinn.methods import ranks
 from bayesbinn.plain_text import csv_safe
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import Prediction, predict
-from bayesbinn.runs import Run, build_model, load_run, load_trained
+from bayesbinn.reports import class_scores, classification_scores, regression_scores
+from bayesbinn.run_calibration import is_calibrated
+from bayesbinn.run_data import card_of, load_data
+from bayesbinn.runs import Run, build_model, load_run
 from bayesbinn.sizes import Summary
 from bayesbinn.sizes import summary as summarise_model
+from bayesbinn.trained import Trained, Which, load_network
 
 EVALUATION_BATCH = 1000
 
@@ -71,8 +77,25 @@ def prepare(
     else:
         experiment = load_experiment(source)  # raises with the nearest preset
         name = source
-    folder = Path("runs") / f"{name}-{experiment.method.name}-{experiment.training.seed}"
-    return Chosen(experiment, folder, notes)
+    return Chosen(experiment, default_folder(experiment, name, Path(source).suffix), notes)
+
+
+def default_folder(experiment: Experiment, name: str, suffix: str) -> Path:
+    """Where a run is kept unless the user says otherwise: runs/NAME-METHOD-SEED.
+
+    Where that folder holds a run on other data, such as wine.csv's when this is wine.tsv, the suffix joins the name.
+    """
+    ending = f"{experiment.method.name}-{experiment.training.seed}"
+    plain, distinct = Path("runs") / f"{name}-{ending}", Path("runs") / f"{name}{suffix}-{ending}"
+    used = {folder: _data_name(folder) for folder in (plain, distinct)}
+    wanted = experiment.data.name
+    return distinct if used[distinct] == wanted or used[plain] not in (None, wanted) else plain
+
+
+def _data_name(folder: Path) -> str | None:
+    """What a run was trained on; None if there is none."""
+    config = folder / "config.toml"
+    return load_experiment(str(config)).data.name if config.is_file() else None
 
 
 def schedule_notes(experiment: Experiment) -> tuple[str, ...]:
@@ -116,10 +139,21 @@ def report(folder: Path) -> dict[str, Any]:
         "seconds": sum(row["seconds"] for row in rows),
         "last epoch": _accuracies(rows[-1]),
     }
+    return result | _best_row(rows) | _stored_scores(folder, rows[-1]["epoch"])
+
+
+def _best_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
     best = best_epoch(rows)
-    if best is not None:
-        result[f"best validation (epoch {best['epoch']})"] = _accuracies(best)
-    return result
+    return {} if best is None else {f"best validation (epoch {best['epoch']})": _accuracies(best)}
+
+
+def _stored_scores(folder: Path, epoch: int) -> dict[str, Any]:
+    """The test part by classes, as the run wrote it after its last epoch."""
+    try:
+        scores: dict[str, Any] = json.loads((folder / "scores.json").read_text())
+        return scores if scores.pop("epoch") == epoch else {}
+    except (OSError, ValueError, AttributeError, KeyError):
+        return {}  # written again when the run is resumed
 
 
 def _report_stream(folder: Path) -> dict[str, Any]:
@@ -136,99 +170,108 @@ def _report_stream(folder: Path) -> dict[str, Any]:
     return result | record.end
 
 
-def best_epoch(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The first epoch with the highest validation accuracy, as the paper selects."""
-    scored = [row for row in rows if row.get("validation_accuracy") is not None]
-    return max(scored, key=lambda row: row["validation_accuracy"]) if scored else None
-
-
 def _accuracies(row: dict[str, Any]) -> dict[str, float]:
     names = {"train_loss": "loss", "train_accuracy": "train", "validation_accuracy": "validation"}
     names |= {"test_accuracy": "test", "test_accuracy_mean": "test (mean)"}
     return {name: row[key] for key, name in names.items() if row.get(key) is not None}
 
 
-def evaluate_run(folder: Path, samples: int, fit_scale: bool, data_dir: Path | None) -> dict[str, Any]:
+def evaluate_run(
+    folder: Path, samples: int, fit_scale: bool, data_dir: Path | None, epoch: Which = "last"
+) -> dict[str, Any]:
     """Scores on the test part, by the mode and by the mean."""
-    experiment, dataset, model, posterior = load_trained(folder, data_dir)
-    parts = dataset.split(experiment.data.validation, experiment.training.seed)
+    trained = load_network(folder, epoch, data_dir)
+    card, parts = trained.card, trained.parts(data_dir)
     if parts.test is None:
-        raise InvalidInput(f"{folder}: {dataset.name} has no test targets")
-    scores: dict[str, Any] = {"run": str(folder), "test examples": len(parts.test)}
-    if posterior is not None and fit_scale and dataset.task == "classification" and parts.validation is not None:
-        posterior = _calibrated(model, posterior, parts.validation, samples)
+        raise InvalidInput(f"{folder}: {card.name} has no test targets")
+    scores: dict[str, Any] = {"run": str(folder), "epoch": trained.epoch, "test examples": len(parts.test)}
+    posterior, notes = _posterior(trained, fit_scale, data_dir)
+    scores |= {"note": "; ".join(notes)} if notes else {}
+    if posterior is not None and fit_scale and is_calibrated(posterior):
         scores["logit scale"] = {"mode": posterior.logit_scale.mode, "mean": posterior.logit_scale.mean}
     x, y = parts.test.whole()
     names = {0: "mode" if posterior is not None else "weights"}
     if posterior is not None and samples:
         names[samples] = f"mean of {samples}"
     for count, name in names.items():
-        prediction = predict(model, posterior, x, samples=count, task=dataset.task, batch_size=EVALUATION_BATCH)
-        if dataset.task == "classification":
-            scores[name] = _scores(prediction, y)
-        else:
-            scores[name] = _errors(prediction, y, dataset.target_std)
+        prediction = predict(trained.model, posterior, x, samples=count, task=card.task, batch_size=EVALUATION_BATCH)
+        if card.task == "regression":
+            scores[name] = regression_scores(prediction, y, card.target_std)
+            continue
+        scores[name] = classification_scores(prediction, y)
+        by_class = class_scores(prediction.probabilities, y, card.classes)
+        if "recall" in by_class:
+            scores[f"recall ({name})"] = by_class["recall"]
+        scores["majority accuracy"] = by_class["majority accuracy"]
+    if trained.tasks_learned is None:
+        scores |= _best_row(load_run(folder)[1])
     return scores
 
 
-def _calibrated(
-    model: nn.Module, posterior: BernoulliPosterior, validation: data_sets.Part, samples: int
-) -> BernoulliPosterior:
-    """With the logit scale that suits the validation part: these networks' logits have unit variance."""
-    x, y = validation.whole()
-    return calibrate(model, posterior, x, y, samples=max(samples, 1), batch_size=EVALUATION_BATCH)
+def _posterior(
+    trained: Trained, calibrated: bool, data_dir: Path | None
+) -> tuple[BernoulliPosterior | None, tuple[str, ...]]:
+    """What to predict with, and what the user should know about it."""
+    return trained.calibrated_posterior(data_dir) if calibrated else (trained.posterior, ())
 
 
-def _scores(prediction: Prediction, targets: Tensor) -> dict[str, float]:
-    p = prediction.probabilities
-    return {
-        "accuracy": 100 * metrics.accuracy(p, targets),
-        "NLL": metrics.nll(p, targets),
-        "Brier": metrics.brier(p, targets),
-        "ECE": metrics.ece(p, targets),
-    }
+@dataclass(frozen=True)
+class Predicted:
+    """What `predict_file` did."""
 
-
-def _errors(prediction: Prediction, targets: Tensor, unit: float) -> dict[str, float]:
-    """Of regression: RMSE in the unit of the targets, and the share of their variance that is explained."""
-    squares = (prediction.mean.view_as(targets) - targets).square().mean()
-    variance = (targets - targets.mean()).square().mean()
-    return {"RMSE": float(squares.sqrt()) * unit, "R²": float(1 - squares / variance)}
+    count: int
+    epoch: str
+    scores: dict[str, float]
+    """Empty where the file has no labels."""
+    notes: tuple[str, ...]
 
 
 def predict_file(
-    folder: Path, inputs: Path, out: Path, samples: int, data_dir: Path | None, fit_scale: bool = True
-) -> int:
-    """Predict every row of a file; the output's suffix decides its form."""
+    folder: Path,
+    inputs: Path,
+    out: Path,
+    samples: int,
+    data_dir: Path | None,
+    fit_scale: bool = True,
+    epoch: Which = "last",
+) -> Predicted:
+    """Predict every row of a file; the output's suffix decides its form. Labels in the file are used to score."""
     if out.suffix not in (".csv", ".parquet", ".json"):
         raise InvalidInput(f"--out {out}: .csv, .parquet or .json is allowed")
-    experiment, dataset, model, posterior = load_trained(folder, data_dir)
-    x, names = data_sets.load_inputs(inputs, dataset.input_shape, features=dataset.features)
-    x = dataset.normaliser(_as_stored(x, dataset, inputs))
-    validation = dataset.split(experiment.data.validation, experiment.training.seed).validation
-    if posterior is None:
-        samples = 0
-    elif fit_scale and validation is not None and dataset.task == "classification":
-        posterior = _calibrated(model, posterior, validation, samples)
-    prediction = predict(model, posterior, x, samples=samples, task=dataset.task, batch_size=EVALUATION_BATCH)
+    trained = load_network(folder, epoch, data_dir)
+    card = trained.card
+    x, names = data_sets.load_inputs(inputs, card.input_shape, features=card.columns)
+    x = card.normaliser(_as_stored(x, card, inputs))
+    given, about_labels = given_targets(inputs, card, names)
+    posterior, notes = _posterior(trained, fit_scale, data_dir)
+    count = 0 if posterior is None else samples
+    prediction = predict(trained.model, posterior, x, samples=count, task=card.task, batch_size=EVALUATION_BATCH)
     columns: dict[str, list[Any]] = {"input": names}
-    if dataset.task == "regression":
-        scale, shift = dataset.target_std, dataset.target_mean
+    if card.task == "regression":
+        scale, shift = card.target_std, card.target_mean
         columns["mean"] = (prediction.mean.flatten() * scale + shift).tolist()
         columns["std"] = (prediction.std.flatten() * scale).tolist()
     else:
-        columns["class"] = [dataset.classes[index] for index in prediction.classes.tolist()]
-        for index, name in enumerate(dataset.classes):
+        columns["class"] = [card.classes[index] for index in prediction.classes.tolist()]
+        for index, name in enumerate(card.classes):
             columns[f"p({name})"] = prediction.probabilities[:, index].tolist()
         for key in ("entropy", "aleatoric", "mutual_information"):
             columns[key] = getattr(prediction, key).tolist()
     _write_columns(out, columns)
-    return len(x)
+    scores = {} if given is None else _scores_of(prediction, given, card)
+    return Predicted(len(x), trained.epoch, scores, (*notes, *about_labels))
 
 
-def _as_stored(x: Tensor, dataset: data_sets.Dataset, path: Path) -> Tensor:
+def _scores_of(prediction: Prediction, targets: Tensor, card: DataCard) -> dict[str, float]:
+    if card.task == "regression":
+        return {"RMSE": regression_scores(prediction, targets, card.target_std)["RMSE"]}
+    p = prediction.probabilities
+    return {"accuracy": 100 * metrics.accuracy(p, targets), "NLL": metrics.nll(p, targets)}
+
+
+def _as_stored(x: Tensor, card: DataCard, path: Path) -> Tensor:
     """Inputs in the type of the training data, which tells pixels of 0 to 255 from other numbers."""
-    kind = dataset.train_inputs.dtype
+    kind = card.input_dtype
     if kind == torch.uint8 and x.dtype != kind and not bool(((x >= 0) & (x <= 255) & (x == x.round())).all()):
         raise InvalidInput(f"{path}: the network was trained on pixels: whole numbers from 0 to 255 are needed")
     return x.to(kind)
@@ -265,13 +308,12 @@ def _spreadsheet_safe(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
 def summarise(source: str, data_dir: Path | None) -> Summary:
     """The network of a preset, an experiment's file or a run."""
     folder = Path(source)
-    experiment = load_run(folder)[0] if (folder / "config.toml").is_file() else load_experiment(source)
-    dataset = data_sets.load(
-        experiment.data.name, data_dir=data_dir, label=experiment.data.label, task=experiment.data.task
-    )
-    model = build_model(experiment, dataset)
-    example = dataset.normaliser(dataset.test_inputs[:2])
-    return summarise_model(model, example)
+    is_run = (folder / "config.toml").is_file()
+    experiment = load_run(folder)[0] if is_run else load_experiment(source)
+    card = read_card(folder) if is_run else None
+    if card is None:
+        card = card_of(experiment, load_data(experiment, data_dir))
+    return summarise_model(build_model(experiment, card), card.example())
 
 
 def posterior_of(folder: Path) -> BernoulliPosterior:

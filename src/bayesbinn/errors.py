@@ -6,8 +6,10 @@ PyTorch user would expect, so that existing ``except ValueError`` clauses keep w
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 from bayesbinn.plain_text import printable
 
@@ -33,7 +35,23 @@ class InvalidFile(BayesbinnError, ValueError):
 
 
 class NonFiniteGradient(BayesbinnError, FloatingPointError):
-    """A NaN or infinite gradient, found before any state was changed."""
+    """A NaN or infinite gradient, or one so large that the state would overflow; no state was changed."""
+
+
+class BayesbinnWarning(UserWarning):
+    """Base of every warning: the result is valid but probably not what was wanted. One line, with the remedy."""
+
+
+class SaturatedPosterior(BayesbinnWarning):
+    """Samples were asked for, and every one of them is the mode."""
+
+
+class CalibrationWarning(BayesbinnWarning):
+    """A calibration that rests on too few rows."""
+
+
+class StuckTraining(BayesbinnWarning):
+    """Training that cannot get away from its start, or did not."""
 
 
 class MissingDependency(BayesbinnError, ImportError):
@@ -57,3 +75,15 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     """
     close = get_close_matches(name, list(allowed), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def show_warnings_as_lines() -> None:
+    """Print this package's warnings as one line each, without the place in the code: for the command line."""
+    usual = warnings.formatwarning
+
+    def formatted(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+        if issubclass(category, BayesbinnWarning):
+            return f"warning: {message}\n"
+        return usual(message, category, *place, **more)
+
+    warnings.formatwarning = formatted

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -17,11 +19,13 @@ from torch import Tensor, nn
 from bayesbinn import kernels
 from bayesbinn.binary import canonical_name, sign
 from bayesbinn.checksums import check_safetensors, seal_safetensors
-from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.errors import InvalidFile, InvalidInput, SaturatedPosterior, nearest
 from bayesbinn.files import write_whole
 
 _KIND = "bayesbinn posterior"
 _VERSION = 1
+_SATURATED = 0.01
+"""Expected flips below which a sample is the mode, but for once in a hundred samples."""
 _UNSEALED = {"kind", "version", "logit_scale"}
 """The metadata of files written before there were checksums."""
 
@@ -30,15 +34,53 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class LogitScale:
-    """One factor for the logits of the mode and one for those of the samples behind the mean."""
+    """A factor and a shift per class for the logits of the mode, and the same for the samples behind the mean.
+
+    Probabilities are softmax(factor·(logits + shift)). An empty shift is none. A model with one logit has
+    two classes, with the logits 0 and z, and hence two shifts.
+
+    >>> scale = LogitScale(mode=2.0, mode_shift=(1.0, -1.0))
+    >>> scale.to_dict()
+    {'mode': 2.0, 'mean': 1.0, 'mode_shift': [1.0, -1.0]}
+    >>> LogitScale.from_dict(scale.to_dict()) == scale
+    True
+    """
 
     mode: float = 1.0
     mean: float = 1.0
+    mode_shift: tuple[float, ...] = ()
+    mean_shift: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("mode", self.mode), ("mean", self.mean)):
             if not (math.isfinite(value) and value > 0):
                 raise InvalidInput(f"logit scale of the {name} is {value!r}; it must be a finite number above 0")
+        for name, shift in (("mode", self.mode_shift), ("mean", self.mean_shift)):
+            if not isinstance(shift, tuple) or not all(math.isfinite(value) for value in shift):
+                raise InvalidInput(f"logit shift of the {name} is {shift!r}; it must be a tuple of finite numbers")
+            if len(shift) == 1:
+                raise InvalidInput(f"logit shift of the {name} has one value; it must have one for each class, or none")
+
+    def of(self, samples: int) -> tuple[float, tuple[float, ...]]:
+        """Factor and shift for a prediction by the mode (0 samples) or by the mean over `samples`."""
+        return (self.mean, self.mean_shift) if samples else (self.mode, self.mode_shift)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON. A shift that is empty is left out."""
+        shifts = {"mode_shift": list(self.mode_shift), "mean_shift": list(self.mean_shift)}
+        return {"mode": self.mode, "mean": self.mean, **{name: shift for name, shift in shifts.items() if shift}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LogitScale:
+        """What `to_dict` gave."""
+        if not isinstance(values, Mapping) or not {"mode", "mean"} <= set(values) <= set(cls.__dataclass_fields__):
+            allowed = ", ".join(cls.__dataclass_fields__)
+            raise InvalidInput(f"logit scale {values!r}: {allowed} are allowed, and the first two are needed")
+        try:
+            shifts = {key: tuple(map(float, value)) for key, value in values.items() if key.endswith("_shift")}
+            return cls(float(values["mode"]), float(values["mean"]), **shifts)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"logit scale {values!r}: {error}") from None
 
 
 class BernoulliPosterior:
@@ -73,7 +115,7 @@ class BernoulliPosterior:
 
     @property
     def logit_scale(self) -> LogitScale:
-        """What `bb.calibrate` fitted; 1 and 1 before."""
+        """What `bb.calibrate` fitted; factors of 1 and no shifts before."""
         return self._logit_scale
 
     def with_logit_scale(self, logit_scale: LogitScale) -> BernoulliPosterior:
@@ -120,6 +162,30 @@ class BernoulliPosterior:
         """The entropy per weight, averaged over all weights."""
         entropies = self.entropy().values()
         return sum(float(e.sum()) for e in entropies) / sum(e.numel() for e in entropies)
+
+    def expected_flips(self) -> float:
+        """In how many weights a sample is expected to differ from the mode: Σ σ(−2|λ|).
+
+        >>> BernoulliPosterior({"w": torch.tensor([0.0, 30.0])}).expected_flips()
+        0.5
+        """
+        # In double precision: σ(−2|λ|) of float32 has no digits left beside 1 from |λ| = 9 on.
+        return sum(float(torch.sigmoid(-2 * value.double().abs()).sum()) for value in self._natural.values())
+
+    @property
+    def saturated(self) -> bool:
+        """Whether samples are copies of the mode, but for one in a hundred."""
+        return self.expected_flips() < _SATURATED
+
+    def warn_if_saturated(self, samples: int, stacklevel: int = 3) -> None:
+        """Say so where several samples were asked for and all of them are the mode."""
+        if samples > 1 and self.saturated:
+            warnings.warn(
+                f"all {samples} samples are the mode, because the posterior is saturated: their mutual information is "
+                "0; ask for samples=0, or train with BayesBiNN(certainty=100) for a posterior whose samples differ",
+                SaturatedPosterior,
+                stacklevel=stacklevel,
+            )
 
     def kl(self, prior: BernoulliPosterior | None = None) -> float:
         """KL(q ‖ prior) in nats, summed over all weights; without a prior, against fair coins."""
@@ -186,7 +252,7 @@ class BernoulliPosterior:
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file with a checksum, whole or not at all. Equal posteriors give equal files."""
-        header = {"kind": _KIND, "version": _VERSION, "logit_scale": vars(self._logit_scale)}
+        header = {"kind": _KIND, "version": _VERSION, "logit_scale": self._logit_scale.to_dict()}
         plain = save({name: value.cpu() for name, value in self._natural.items()})
         write_whole(path, seal_safetensors(plain, {key: json.dumps(value) for key, value in header.items()}))
 
@@ -209,7 +275,7 @@ class BernoulliPosterior:
                 f"{path}: {header['kind']!r} version {header['version']}; this reads {_KIND!r} {_VERSION}"
             )
         try:
-            return cls(natural, LogitScale(**header["logit_scale"]))
+            return cls(natural, LogitScale.from_dict(header["logit_scale"]))
         except (InvalidInput, TypeError) as error:
             raise InvalidFile(f"{path}: {error}") from error
 

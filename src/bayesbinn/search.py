@@ -188,10 +188,14 @@ class Trials:
         best = max(finished, key=lambda trial: float(trial.value))
         path = self.folder / BEST
         write_whole(path, self.search.experiment(best.params).to_toml().encode())
+        name = f"trial-{best.number:04d}"
+        standing = standing_of(self.runs[best.number], self.folder / name)
         return {
             "trials": f"{len(finished)} finished of {len(self._study.trials)}",
-            "best": f"trial-{best.number:04d}",
+            "best": name,
             "validation accuracy": best.value,
+            "reached in epoch": standing.best.get("epoch"),
+            "in the last epoch": standing.last.get("validation_accuracy"),
             "settings": best.params,
             "experiment": str(path),
         }

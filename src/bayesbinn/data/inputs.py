@@ -67,9 +67,11 @@ def _columns(path: Path, features: Sequence[str]) -> Tensor:
     known = set(there)
     missing = [name for name in features if name not in known]
     if missing:
+        wanted = set(features)
+        others = [name for name in there if name not in wanted]
         more = f" ({len(missing)} are missing: {some(missing)})" if len(missing) > 1 else ""
         raise InvalidInput(
-            f"{path}: no column {missing[0]!r}, which the model was trained on{more}.{nearest(missing[0], there)}"
+            f"{path}: no column {missing[0]!r}, which the model was trained on{more}.{nearest(missing[0], others)}"
         )
     return numbers_of_columns(path, table, list(features) or there)
 

@@ -30,8 +30,8 @@ Choose = Callable[[Path, Sequence[str]], Sequence[str]]
 """From the names of all arrays, in small letters, to those that are wanted; or an error."""
 
 
-def read_npz(path: Path, choose: Choose) -> dict[str, Values]:
-    """The chosen arrays of an archive, by their names in small letters."""
+def read_npz(path: Path, choose: Choose = lambda path, names: names) -> dict[str, Values]:
+    """The chosen arrays of an archive, or all of them, by their names in small letters."""
     with _explained(path, ".npz file", "numpy.savez"), path.open("rb") as file, zipfile.ZipFile(file) as archive:
         members = _by_name(path, archive.infolist(), lambda member: member.filename)
         wanted = {name: members[name] for name in choose(path, list(members))}

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from bayesbinn.data.dataset import Dataset, Task
 from bayesbinn.data.labels import Values
+from bayesbinn.data.memory import check_fits
 from bayesbinn.data.optional import need
 from bayesbinn.data.own import Examples, build
-from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 MAX_NOTES = 5
@@ -62,21 +63,31 @@ def read_table(path: Path, notes: list[str]) -> Any:
         notes.append("the first column has no name: taken for row numbers and left out")
         table = table.drop_columns([names[0]])
     if table.num_rows == 0:
-        raise InvalidFile(f"{path}: it has a header but no rows: at least 5 are needed")
+        raise InvalidFile(f"{path}: it has a header but no rows: at least one is needed")
     return table
 
 
 def _read_parquet(path: Path) -> Any:
-    arrow, parquet = need("pyarrow", "reading Parquet files"), need("pyarrow.parquet", "reading Parquet files")
+    parquet = need("pyarrow.parquet", "reading Parquet files")
     try:
-        return parquet.read_table(path)
-    except (arrow.ArrowException, OSError) as error:
+        # A column of one value takes no room in the file but all of it in memory.
+        facts = parquet.read_metadata(path)
+        _check_names(path, facts.schema.to_arrow_schema().names)
+        rows = max(facts.num_rows, sum(facts.row_group(group).num_rows for group in range(facts.num_row_groups)))
+        check_fits(path, rows * facts.num_columns * 8, f"{rows:,} rows")
+        table = parquet.read_table(path)
+        table.validate(full=True)  # also that text is UTF-8
+        return table
+    except BayesbinnError:
+        raise
+    except Exception as error:  # damaged files make Arrow raise UnicodeDecodeError, MemoryError, KeyError, ... too
         raise InvalidFile(f"{path}: not a readable Parquet file ({_one_line(error)}): write it again") from error
 
 
 def _read_csv(path: Path) -> Any:
     arrow, reader = need("pyarrow", "reading CSV files"), need("pyarrow.csv", "reading CSV files")
-    skipped = 0
+    skipped, size = 0, path.stat().st_size
+    check_fits(path, size, "it")
     try:
         skipped, delimiter, names = _header(path)
         return reader.read_csv(
@@ -86,7 +97,7 @@ def _read_csv(path: Path) -> Any:
                 column_names=names,
                 skip_rows=skipped,
                 use_threads=False,
-                block_size=min(max(path.stat().st_size, _MIN_BLOCK), _MAX_BLOCK),
+                block_size=min(max(size, _MIN_BLOCK), _MAX_BLOCK),
             ),
             parse_options=reader.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             # As text, so that our own message can name the column and the row of a cell that is no number.
@@ -122,7 +133,7 @@ def _check_names(path: Path, names: list[str]) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _examples(path: Path, table: Any, label: str | None) -> tuple[list[str], Examples]:

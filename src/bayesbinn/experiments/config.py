@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import tomllib
+import warnings
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -16,12 +17,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.errors import BayesbinnWarning, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.schedules import SCHEDULES, Constant, Cosine, Schedule
 
 _POSITIVE = Field(gt=0)
 # Settings of a method that the loop provides, or that are no plain values.
 _PROVIDED = {"train_set_size", "seed", "prior", "independent_noise"}
+# Where `override` notes the method's settings that the user gave, until `validated`.
+_GIVEN = "--set"
+_REPLACED_BY_CERTAINTY = ("lr", "temperature", "initial_strength", "memory")
 
 
 class _Section(BaseModel):
@@ -214,6 +218,7 @@ def as_begun(begun: Experiment, wanted: Experiment) -> Experiment:
 
 def validated(raw: dict[str, Any], source: str) -> Experiment:
     """Check every section and every setting of the method; the first problem is one line."""
+    _make_room_for_certainty(raw)
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
@@ -246,7 +251,8 @@ def _try_settings(settings: MethodSettings, source: str) -> None:
 
     try:
         weight = [("weight", torch.nn.Parameter(torch.ones(1, 1)))]
-        with ranks.alone():
+        with ranks.alone(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", BayesbinnWarning)  # they depend on the size of the training set
             get_method(settings.name).create(weight, train_set_size=2, seed=0, **settings.settings)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
@@ -321,6 +327,8 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
         raise InvalidInput(f"--set {key}: there is no section {section!r}.{nearest(section, _SECTIONS)}")
     if section == "method" and field not in MethodSettings.model_fields and "." not in field:
         field = f"settings.{field}"
+    if section == "method" and field.startswith("settings.") and isinstance(raw.get("method"), dict):
+        raw["method"].setdefault(_GIVEN, []).append(field.removeprefix("settings."))
     *steps, last = [section, *field.split(".")]
     target = raw
     for step in steps:
@@ -328,6 +336,22 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(target, dict):
             raise InvalidInput(f"--set {key}: {step!r} is a value, not a section: nothing can be below it")
     target[last] = value
+
+
+def _make_room_for_certainty(raw: dict[str, Any]) -> None:
+    """Where the user set `certainty`, drop the settings of the other rule that came with the preset.
+
+    A rate and a temperature chosen for one network would leave the posterior where it starts. What the user set, in
+    whatever order, stays.
+    """
+    method = raw.get("method")
+    if not isinstance(method, dict):
+        return
+    given = method.pop(_GIVEN, [])
+    if "certainty" in given:
+        for key in _REPLACED_BY_CERTAINTY:
+            if key not in given:
+                method["settings"].pop(key, None)
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -26,10 +26,10 @@ from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.posterior import BernoulliPosterior
 
 RECORD = "record.json"
-KEPT = ("config.toml", "data.json", "metrics.jsonl", "tasks.jsonl", "result.json")
+KEPT = ("config.toml", "data.json", "metrics.jsonl", "scores.json", "tasks.jsonl", "result.json")
 """The files of a run that a record keeps, where there are any."""
 
-HASHED = (*KEPT, "checkpoint.pt", "posterior.safetensors", "best.safetensors", "calibration.json")
+HASHED = (*KEPT, "checkpoint.pt", "posterior.safetensors", "best.pt", "best.safetensors", "calibration.json")
 """The files of a run that its hash covers: not its log, its lock or its curves."""
 
 

@@ -1,0 +1,280 @@
+"""A scale and a shift per class for the logits, fitted to validation data: p = softmax(scale·(z + shift)).
+
+Everything works on logits z of shape [samples, inputs, classes]; the probabilities of the samples are
+averaged. Few validation rows say little about a scale and less about K shifts, so that both have priors:
+
+- The scale. Let two classes be Gaussian with the accuracy a = Φ(d/2). Their log odds are N(±d²/2, d²), with
+  the mean square d² + d⁴/4, and that is what a calibrated difference of two logits must have. With the
+  accuracy on the validation rows by Laplace's rule, (right + 1)/(rows + K), this gives a scale s₀ in the
+  unit of the logits: for K = 2 and logits of unit variance 0.8 at 70 %, 2.9 at 90 % and 8.3 at 99 %. The
+  prior of log scale is N(log s₀, (log 2)²): the rule is rough, but seldom wrong by more than a factor of 4.
+- The shifts. c = scale·shift is added to log odds. The prior of c_k is N(0, w²·n_k/(n_k + 10)): a class
+  with few rows n_k keeps its shift near 0. The width w is chosen by cross-validation from `WIDTHS`, or 0
+  (no shift) unless a shift lowers the held-out NLL by more than two standard errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+
+from bayesbinn.prediction import shifted
+
+LOG_SCALE_DEVIATION = math.log(2)
+"""Of the prior of log scale."""
+WIDTHS = (0.3, 1.0, 3.0)
+"""Of the shifts' prior, in nats; 3 lets two classes differ by 99.8 : 0.2."""
+ROWS_OF_A_CLASS = 10
+"""With this many rows a class has half of the prior variance."""
+SCALE_BOUNDS = (0.01, 30.0)
+"""For logits of unit variance: from no information to an accuracy of 99.99 %."""
+FEWEST_ROWS = 20
+"""With fewer rows no shift is fitted, and the scale is mostly its prior."""
+FOLDS = 5
+# Cross-validation on more takes time and decides nothing else.
+_ROWS_TO_CHOOSE_BY = 1000
+_SAMPLES_TO_CHOOSE_BY = 4
+
+
+@dataclass(frozen=True)
+class LogitFit:
+    """softmax(scale·(z + shift)); an empty shift is none."""
+
+    scale: float
+    shift: tuple[float, ...] = ()
+
+
+def fit_logits(logits: Tensor, targets: Tensor) -> LogitFit:
+    """The most probable scale and shifts for logits [samples, inputs, classes]. Deterministic.
+
+    If all n rows are right in every sample, no shift could mend anything, and the scale is at most that
+    with a mean confidence of (n + 1)/(n + 2), Laplace's rule.
+
+    >>> z = torch.tensor([[[-1.0, 1.0]]]).expand(1, 400, 2)
+    >>> fit = fit_logits(z, (torch.arange(400) % 4 > 0).long())
+    >>> [round(p, 2) for p in torch.softmax(fit.scale * (z[0, 0] + torch.tensor(fit.shift or 0.0)), 0).tolist()]
+    [0.25, 0.75]
+    """
+    z, y = logits.detach().to("cpu", torch.float64), targets.to("cpu", torch.int64)
+    problem = _Problem.of(z, y)
+    if bool((z.argmax(dim=-1) == y).all()):
+        return LogitFit(_at_most_laplace(problem, problem.fit(0.0)))
+    width = _chosen_width(problem) if len(y) >= FEWEST_ROWS else 0.0
+    t, c = _split(problem.fit(width))
+    scale = math.exp(t)
+    if width == 0.0:
+        return LogitFit(scale)
+    return LogitFit(scale, tuple(((c - c.mean()) / scale).tolist()))
+
+
+def mean_nll(logits: Tensor, targets: Tensor, scale: float, shift: Sequence[float] = ()) -> float:
+    """−log of the mean over samples of softmax(scale·(z + shift)), averaged over inputs; z [samples, inputs, classes].
+
+    >>> round(mean_nll(torch.zeros(1, 3, 2), torch.tensor([0, 1, 1]), scale=2.0), 4)
+    0.6931
+    """
+    log_p = torch.log_softmax(shifted(logits, shift) * scale, dim=-1)
+    picked = log_p.gather(-1, targets.expand(len(logits), -1).unsqueeze(-1)).squeeze(-1)
+    return float((math.log(len(logits)) - picked.logsumexp(dim=0)).mean())
+
+
+def mean_confidence(logits: Tensor, scale: float) -> float:
+    """The likeliest class's mean probability, averaged over inputs; logits [samples, inputs, classes]."""
+    return float(torch.softmax(logits * scale, dim=-1).mean(dim=0).amax(dim=-1).mean())
+
+
+# ---- priors ---------------------------------------------------------------------------------------------
+
+
+def logit_size(logits: Tensor) -> float:
+    """σ of the logits: 1 if they are independent of unit variance. 2σ² is the mean square of two logits' difference.
+
+    >>> logit_size(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])) ** 2  # the difference is ±2
+    2.0
+    """
+    centred = logits - logits.mean(dim=-1, keepdim=True)
+    squares = centred.square().sum(dim=-1) / (logits.shape[-1] - 1)
+    # An input far from all others may have logits of any size; it must not decide for the rest.
+    return math.sqrt(float(squares.clamp(max=9 * float(squares.median())).mean()))
+
+
+def expected_scale(accuracy: float, classes: int) -> float:
+    """The scale s₀ of the module's text, for logits with σ = 1.
+
+    Among K classes, a right answer against one other class has the odds a : (1 − a)/(K − 1).
+
+    >>> [round(expected_scale(a, 2), 1) for a in (0.7, 0.9, 0.99)], round(expected_scale(0.97, 10), 1)
+    ([0.8, 2.9, 8.3], 11.0)
+    """
+    pair = accuracy / (accuracy + (1 - accuracy) / (classes - 1))
+    d = 2 * NormalDist().inv_cdf(pair) if pair > 0.5 else 0.0
+    scale = math.sqrt((d**2 + d**4 / 4) / 2)
+    # A network at chance has no scale; 0.1 is close to none and leaves a logarithm to start from.
+    return min(max(scale, 0.1), SCALE_BOUNDS[1])
+
+
+# ---- the fit --------------------------------------------------------------------------------------------
+
+Parameters = NDArray[np.float64]  # log scale, then c of every class
+
+
+@dataclass(frozen=True)
+class _Problem:
+    logits: Tensor
+    """[classes, samples, inputs]: a softmax along the first axis is several times as fast."""
+    targets: Tensor
+    log_centre: float
+    bounds: tuple[float, float]
+
+    @staticmethod
+    def of(z: Tensor, y: Tensor) -> _Problem:
+        right = float((z.argmax(dim=-1) == y).double().mean()) * len(y)
+        classes = z.shape[-1]
+        # Logits that are all 0 fit any scale.
+        unit = 1 / (logit_size(z) or 1.0)
+        centre = unit * expected_scale((right + 1) / (len(y) + classes), classes)
+        low, high = SCALE_BOUNDS
+        first = z.permute(2, 0, 1).contiguous()
+        return _Problem(first, y, math.log(centre), (math.log(unit * low), math.log(unit * high)))
+
+    def rows(self, chosen: Tensor) -> _Problem:
+        """The same problem on some rows, with the same prior of the scale."""
+        return replace(self, logits=self.logits[:, :, chosen], targets=self.targets[chosen])
+
+    def fit(self, width: float, start: Parameters | None = None) -> Parameters:
+        """Where NLL − log prior is least, for shifts of this prior width."""
+        classes, rows = len(self.logits), len(self.targets)
+        if start is None:
+            start = np.array([self._best_of_a_scan(), *[0.0] * classes])
+        counts = torch.bincount(self.targets, minlength=classes).double().numpy()
+        variances = width**2 * counts / (counts + ROWS_OF_A_CLASS)
+        free = variances > 0
+        precision = np.divide(1.0, variances, out=np.zeros(classes), where=free)
+
+        def loss(parameters: Parameters) -> tuple[float, Parameters]:
+            value, slope = self._nll(parameters)
+            away = (parameters[0] - self.log_centre) / LOG_SCALE_DEVIATION
+            c = parameters[1:]
+            slope[0] += away / LOG_SCALE_DEVIATION
+            slope[1:] += precision * c
+            return (value + 0.5 * away**2 + 0.5 * float((precision * c**2).sum())) / rows, slope / rows
+
+        limits = [self.bounds, *((None, None) if each else (0.0, 0.0) for each in free)]
+        start = np.where(np.concatenate([[True], free]), start, 0.0)
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=limits, options={"ftol": 1e-10, "gtol": 1e-6})
+        result: Parameters = found.x
+        return result
+
+    def nll_of_rows(self, parameters: Parameters) -> Tensor:
+        """−log p of every row, by the mean over the samples."""
+        return -_log_mean(_picked(self._log_p(parameters), self.targets))
+
+    def _log_p(self, parameters: Parameters) -> Tensor:
+        t, c = _split(parameters)
+        u = self.logits * math.exp(t)
+        return torch.log_softmax(u.add_(torch.from_numpy(c).view(-1, 1, 1)) if c.any() else u, dim=0)
+
+    def _nll(self, parameters: Parameters) -> tuple[float, Parameters]:
+        """Σ over rows of −log p, and its gradient.
+
+        With u = e^t·z + c, ∂(−log mean p_y)/∂u = r·(p − 1[y]), r the share of a sample in the mean p_y.
+        """
+        log_p = self._log_p(parameters)
+        picked = _picked(log_p, self.targets)
+        mean = _log_mean(picked)
+        share = (picked - mean).exp() / len(picked)
+        slope = log_p.exp_().mul_(share)
+        slope.scatter_add_(0, self.targets.expand(1, *share.shape), -share.unsqueeze(0))
+        by_t = math.exp(parameters[0]) * float(torch.dot(slope.flatten(), self.logits.flatten()))
+        by_c = slope.sum(dim=(1, 2)).numpy()
+        return -float(mean.sum()), np.concatenate([[by_t], by_c])
+
+    def _best_of_a_scan(self, points: int = 9) -> float:
+        """A start for log scale: the NLL of a mean over samples may have several minima."""
+        sub = self.rows(_some_rows(self.targets))
+        grid = np.linspace(*self.bounds, points)
+        none = [0.0] * len(self.logits)
+        return float(min([*grid, self.log_centre], key=lambda t: float(sub.nll_of_rows(np.array([t, *none])).sum())))
+
+
+def _split(parameters: Parameters) -> tuple[float, Parameters]:
+    return float(parameters[0]), parameters[1:]
+
+
+def _picked(log_p: Tensor, targets: Tensor) -> Tensor:
+    """[samples, inputs]: of the true classes."""
+    return log_p.gather(0, targets.expand(1, *log_p.shape[1:])).squeeze(0)
+
+
+def _log_mean(log_p: Tensor) -> Tensor:
+    return log_p.logsumexp(dim=0) - math.log(len(log_p))
+
+
+def _at_most_laplace(problem: _Problem, found: Parameters) -> float:
+    """The fitted scale, or the smaller one with the mean confidence (n + 1)/(n + 2)."""
+    n = len(problem.targets)
+    goal = (n + 1) / (n + 2)
+    low, high = problem.bounds[0], float(found[0])
+    logits = problem.logits.permute(1, 2, 0)
+    if mean_confidence(logits, math.exp(high)) <= goal:
+        return math.exp(high)
+    while high - low > 1e-6:  # every row is right: its confidence rises with the scale
+        middle = (low + high) / 2
+        above = mean_confidence(logits, math.exp(middle)) > goal
+        low, high = (low, middle) if above else (middle, high)
+    return math.exp(low)
+
+
+# ---- cross-validation -------------------------------------------------------------------------------------
+
+
+def _chosen_width(problem: _Problem) -> float:
+    """The prior width of the shifts with the least held-out NLL; 0 if none is better by two standard errors."""
+    problem = replace(problem, logits=problem.logits[:, :_SAMPLES_TO_CHOOSE_BY]).rows(_some_rows(problem.targets))
+    fold = _rank_in_class(problem.targets) % FOLDS
+    scores = _held_out(problem, fold, 0.0)
+    best, gain = 0.0, 0.0
+    for width in WIDTHS:
+        better = scores - _held_out(problem, fold, width)
+        mean, error = float(better.mean()), float(better.std()) / math.sqrt(len(better))
+        if mean > max(gain, 3 * error):
+            best, gain = width, mean
+    return best
+
+
+def _held_out(problem: _Problem, fold: Tensor, width: float) -> Tensor:
+    """−log p of every row by a fit to the other folds."""
+    result = torch.empty(len(problem.targets), dtype=torch.float64)
+    start = problem.fit(width)  # close to what each fit will find
+    for held in range(FOLDS):
+        parameters = problem.rows(fold != held).fit(width, start)
+        result[fold == held] = problem.rows(fold == held).nll_of_rows(parameters)
+    return result
+
+
+def _some_rows(targets: Tensor) -> Tensor:
+    """All rows, or about `_ROWS_TO_CHOOSE_BY`: the same share of every class, at least one row of each."""
+    every = -(-len(targets) // _ROWS_TO_CHOOSE_BY)
+    return _rank_in_class(targets) % every == 0
+
+
+def _rank_in_class(targets: Tensor) -> Tensor:
+    """The how-manieth of its class a row is, from 0.
+
+    >>> _rank_in_class(torch.tensor([5, 2, 5, 5, 2])).tolist()
+    [0, 0, 1, 2, 1]
+    """
+    order = targets.argsort(stable=True)
+    ranks = torch.empty_like(targets)
+    sorted_targets = targets[order]
+    first = torch.searchsorted(sorted_targets, sorted_targets)
+    ranks[order] = torch.arange(len(targets)) - first
+    return ranks
