@@ -84,7 +84,7 @@ class Progress:
 def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
     """The experiment's network, fitted to the data's shape and classes."""
     settings = experiment.model
-    makers = ("mnist_mlp", "continual_mlp", "vgg", "lrnet_mnist", "lrnet_cifar10", "synthetic_mlp")
+    makers = ("table_mlp", "mnist_mlp", "continual_mlp", "vgg", "lrnet_mnist", "lrnet_cifar10", "synthetic_mlp")
     if settings.name not in makers:
         raise InvalidInput(f"there is no network {settings.name!r}.{nearest(settings.name, makers)}")
     maker: Callable[..., nn.Sequential] = getattr(models, settings.name)
@@ -93,15 +93,18 @@ def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Seque
         if dataset.num_classes > 2:
             raise InvalidInput(f"{dataset.name}: {dataset.num_classes} classes; synthetic_mlp has one output, for 2")
         return maker(prod(size), output_batchnorm=settings.output_batchnorm, width=settings.width)
+    if settings.name == "table_mlp":
+        plan = {"hidden": settings.hidden, "layers": settings.layers, "width": settings.width}
+        return maker(max(dataset.num_classes, 1), inputs=prod(size), **plan)
     shape: dict[str, Any] = {}
     if settings.name == "continual_mlp":
         shape = {"inputs": prod(size), "batchnorm": settings.batchnorm}
     elif settings.name.endswith("_mlp"):
         shape = {"inputs": prod(size)}
     elif settings.name == "vgg":
-        if len(size) != 3 or size[1] != size[2] or size[1] < 8:
-            raise InvalidInput(f"{dataset.name}: vgg needs square images of 8×8 or more, these examples are {size}")
-        shape = {"channels": size[0], "image_size": size[1]}
+        if len(size) != 3:
+            raise InvalidInput(f"{dataset.name}: vgg needs images (channels, height, width), these examples are {size}")
+        shape = {"channels": size[0], "image_size": size[1:], "output_affine": settings.output_affine}
     elif size != (wanted := (1, 28, 28) if settings.name == "lrnet_mnist" else (3, 32, 32)):
         raise InvalidInput(f"{dataset.name}: {settings.name} takes images of {wanted}, these examples are {size}")
     return maker(max(dataset.num_classes, 1), order=settings.order, width=settings.width, **shape)
