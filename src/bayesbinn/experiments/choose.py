@@ -129,9 +129,9 @@ def _saturates(settings: Mapping[str, Any]) -> bool:
     return isinstance(temperature, float) and temperature < 1e-6
 
 
-def _steps(rows: int, budget: Mapping[str, Any]) -> int:
+def _steps(rows: int, budget: Mapping[str, int]) -> int:
     kept = rows - int(VALIDATION * rows)
-    return int(budget["epochs"]) * ceil(kept / budget["batch_size"])
+    return budget["epochs"] * ceil(kept / budget["batch_size"])
 
 
 def _notes(experiment: Experiment, reason: str) -> tuple[str, ...]:
