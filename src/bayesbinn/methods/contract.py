@@ -27,6 +27,7 @@ from bayesbinn.binary import canonical_name
 from bayesbinn.errors import InvalidInput, InvalidUse, nearest
 from bayesbinn.methods import gradients as checks
 from bayesbinn.methods import ranks
+from bayesbinn.methods.adoption import question_vectors
 from bayesbinn.methods.members import Counters, Group, Members, Samples, State
 from bayesbinn.posterior import BernoulliPosterior
 
@@ -186,6 +187,8 @@ class BinaryOptimizer(torch.optim.Optimizer):
             _check_trainable(name, parameter)
             taken.add(name)
             self._names[parameter] = name
+        if self.binary:
+            question_vectors(type(self).__name__, self._names, group["params"])
         for parameter in group["params"]:
             state = self._start(parameter, self._names[parameter], group)
             for key in sorted(state):
