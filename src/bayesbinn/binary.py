@@ -163,8 +163,8 @@ def _weights_in_use(model: nn.Module, binary: Rule | None, biases: bool) -> dict
             computed_from |= dict.fromkeys(sources, name)
         if isinstance(module, BINARY_LAYERS):
             for kind in ("weight", "bias") if biases else ("weight",):
-                if isinstance(weight := getattr(module, kind, None), Tensor):
-                    layers[_place(prefix, kind)] = weight
+                if isinstance(used := getattr(module, kind, None), Tensor):
+                    layers[_place(prefix, kind)] = used
                     _refuse_unknown_hooks(_place(prefix, kind), module, kind, computed)
     if binary is not None:
         names = [(computed_from.get(parameter, name), parameter) for name, parameter in chosen]
