@@ -144,8 +144,14 @@ def compete(
     )
     seconds = time.perf_counter() - started
     if not optimizer.binary:
-        plain = score(predict(model, None, data.test_inputs).probabilities, data.test_targets)
-        report = Report(contestant.title, contestant.method, plain, None, None, None, None, None, 0, seconds)
+        calibration = calibrate(model, None, data.train_inputs[-held:], data.train_targets[-held:])
+        plain, calibrated_plain = (
+            score(predict(model, None, data.test_inputs, calibration=each).probabilities, data.test_targets)
+            for each in (None, calibration)
+        )
+        report = Report(
+            contestant.title, contestant.method, plain, calibrated_plain, None, None, None, None, 0, seconds
+        )
         return Outcome(report, None, model, None)
 
     # Running statistics were gathered under relaxed weights; the mode and each sample deserve their own.
