@@ -77,9 +77,8 @@ class LogitScale:
             allowed = ", ".join(cls.__dataclass_fields__)
             raise InvalidInput(f"logit scale {values!r}: {allowed} are allowed, and the first two are needed")
         try:
-            shifts = {key: tuple(map(float, value)) for key, value in values.items() if key.endswith("_shift")}
-            return cls(float(values["mode"]), float(values["mean"]), **shifts)
-        except (TypeError, ValueError) as error:
+            return cls(**{key: tuple(v) if key.endswith("_shift") else v for key, v in values.items()})
+        except TypeError as error:
             raise InvalidInput(f"logit scale {values!r}: {error}") from None
 
 
