@@ -298,7 +298,9 @@ def _make_room_for_certainty(raw: dict[str, Any]) -> None:
     whatever order, stays.
     """
     method = raw.get("method")
-    given = method.pop(_GIVEN, []) if isinstance(method, dict) else []
+    if not isinstance(method, dict):
+        return
+    given = method.pop(_GIVEN, [])
     if "certainty" in given:
         for key in _REPLACED_BY_CERTAINTY:
             if key not in given:
