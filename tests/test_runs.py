@@ -407,13 +407,18 @@ def test_three_kills_at_random_moments_change_nothing(method: str, commands: Com
     assert not list(killed.glob("*.partial"))
 
 
-def test_ctrl_c_stops_with_one_line_and_the_same_command_resumes(commands: Commands, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_with_one_line_and_the_same_command_resumes(
+    number: signal.Signals, commands: Commands, tmp_path: Path
+) -> None:
+    """Ctrl-C, and SIGTERM as a cluster or a system that shuts down sends it."""
     assert commands.run(*training("ste", tmp_path / "whole")) == 0, commands.errors
     folder = tmp_path / "stopped"
     process = commands.start(*training("ste", folder))
     wait_for_a_checkpoint(folder)
-    os.kill(process, signal.SIGINT)
-    assert commands.wait(process) == 130
+    os.kill(process, number)
+    assert commands.wait(process) == 128 + number
+    assert not (folder / "lock").exists()
     said = [line for line in commands.errors if not line.startswith(("epoch ", "learning rate: "))]
     assert len(said) == 1 and said[0].startswith("stopped in epoch ") and "the same command resumes" in said[0]
     assert commands.run(*training("ste", folder)) == 0
