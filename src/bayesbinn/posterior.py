@@ -77,7 +77,8 @@ class LogitScale:
             allowed = ", ".join(cls.__dataclass_fields__)
             raise InvalidInput(f"logit scale {values!r}: {allowed} are allowed, and the first two are needed")
         try:
-            return cls(**{key: tuple(v) if key.endswith("_shift") else v for key, v in values.items()})
+            fields: dict[str, Any] = {k: tuple(v) if k.endswith("_shift") else v for k, v in values.items()}
+            return cls(**fields)
         except TypeError as error:
             raise InvalidInput(f"logit scale {values!r}: {error}") from None
 

@@ -58,9 +58,9 @@ def standing_of(planned: Planned, folder: Path) -> Standing:
         return Standing("damaged", reason=damage)
     if not (folder / LOCK).exists() and _complete(planned, folder, rows):
         return Standing("finished", rows)
-    error = folder / ERROR
-    if error.is_file():
-        return Standing("failed", rows, error.read_text(encoding="utf-8").strip())
+    failure = folder / ERROR
+    if failure.is_file():
+        return Standing("failed", rows, failure.read_text(encoding="utf-8").strip())
     return Standing("unfinished" if rows or (folder / "checkpoint.pt").exists() else "waiting", rows)
 
 
