@@ -293,7 +293,15 @@ def test_a_users_table_trains_with_no_further_settings_and_says_what_was_chosen(
     said = (place / "said").read_text()
     assert "classification: 2 classes, rose, tulip" in said
     assert "48 training and 12 test examples" in said
-    for choice in ("mnist_mlp", "bayesbinn", "200 epochs", "batch 32", "10 %", "--set changes any of it"):
+    for choice in (
+        "table_mlp",
+        "2 hidden layers of 128 units",
+        "bayesbinn",
+        "200 epochs",
+        "batch 32",
+        "10 %",
+        "--set changes any of it",
+    ):
         assert choice in said, choice
     assert (place / "answer").read_text().splitlines()[0].split() == ["run", str(place / "run")]
     last = json.loads((place / "run" / "metrics.jsonl").read_text().splitlines()[-1])

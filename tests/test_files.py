@@ -19,11 +19,11 @@ import torch
 
 import bayesbinn as bb
 from bayesbinn import format as model_file
+from bayesbinn.checkpoints import write_checkpoint
 from bayesbinn.errors import InvalidFile
 from bayesbinn.export import export_c, export_onnx
 from bayesbinn.files import clear_leftovers, make_folder, replacing, write_together, write_whole
 from bayesbinn.format import ModelFile
-from bayesbinn.run_files import write_checkpoint
 
 MODEL = Path(__file__).parent / "fixtures" / "model-v1.safetensors"
 

@@ -20,9 +20,10 @@ from torch.nn import functional as F
 import bayesbinn as bb
 from bayesbinn import format as model_file
 from bayesbinn import models
-from bayesbinn.commands import for_own_data, predict_file
+from bayesbinn.commands import predict_file
 from bayesbinn.deployment import pack_run
 from bayesbinn.errors import InvalidInput
+from bayesbinn.experiments.choose import choose_for_file
 from bayesbinn.format import ModelFile
 from bayesbinn.runs import Run, load_trained
 from bayesbinn.runtime import reference
@@ -518,7 +519,7 @@ def test_a_run_becomes_a_file_that_takes_raw_columns(method: str, samples: int, 
     lines = [f"{a},{b},{c},{label}" for (a, b, c), label in zip(table, labels, strict=True)]
     (tmp_path / "own.csv").write_text("\n".join(["a,b,c,label", *lines]) + "\n")
     overrides = {"training.epochs": 2, "model.width": 0.01}
-    experiment, _ = for_own_data(str(tmp_path / "own.csv"), "label", method, overrides)
+    experiment, _ = choose_for_file(str(tmp_path / "own.csv"), "label", method, overrides)
     Run.open(experiment, tmp_path / "run").train()
 
     packed = pack_run(tmp_path / "run", samples=samples)
@@ -540,7 +541,7 @@ def test_a_regression_run_gives_the_unit_of_its_targets(tmp_path: Path) -> None:
     lines = [f"{a},{b},{300 + 20 * a + 0.1 * i}" for i, (a, b) in enumerate(x)]
     (tmp_path / "own.csv").write_text("\n".join(["a,b,price", *lines]) + "\n")
     overrides = {"training.epochs": 2, "model.width": 0.01}
-    experiment, _ = for_own_data(str(tmp_path / "own.csv"), "price", "bayesbinn", overrides)
+    experiment, _ = choose_for_file(str(tmp_path / "own.csv"), "price", "bayesbinn", overrides)
     Run.open(experiment, tmp_path / "run").train()
 
     packed = pack_run(tmp_path / "run", tmp_path / "elsewhere.safetensors")
@@ -558,7 +559,7 @@ def test_a_run_on_images_gives_a_file_that_takes_pixels(tmp_path: Path) -> None:
     images = (rng.integers(0, 120, size=(40, 3, 16, 16)) + 100 * labels[:, None, None, None]).astype(np.uint8)
     np.savez(tmp_path / "own.npz", x=images, y=labels)
     overrides = {"training.epochs": 1, "model.width": 0.02}
-    experiment, _ = for_own_data(str(tmp_path / "own.npz"), None, "bayesbinn", overrides)
+    experiment, _ = choose_for_file(str(tmp_path / "own.npz"), None, "bayesbinn", overrides)
     Run.open(experiment, tmp_path / "run").train()
 
     packed = pack_run(tmp_path / "run", fit_scale=False)

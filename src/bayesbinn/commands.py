@@ -19,7 +19,8 @@ from bayesbinn.continual import Learner, load_record, open_run
 from bayesbinn.data.card import DataCard, read_card
 from bayesbinn.data.given import given_targets
 from bayesbinn.errors import InvalidFile, InvalidInput
-from bayesbinn.experiments.config import Experiment, load_experiment, override, preset_names, validated
+from bayesbinn.experiments.choose import choose_for_file
+from bayesbinn.experiments.config import Experiment, load_experiment, preset_names
 from bayesbinn.experiments.schedules import Cosine
 from bayesbinn.files import write_whole
 from bayesbinn.methods import ranks
@@ -69,7 +70,7 @@ def prepare(
         notes = schedule_notes(experiment)
         name = Path(source).stem
     elif Path(source).exists():
-        experiment, notes = for_own_data(source, label, method or "bayesbinn", overrides)
+        experiment, notes = choose_for_file(source, label, method or "bayesbinn", overrides)
         name = Path(source).stem
     elif Path(source).suffix or len(Path(source).parts) > 1:
         raise InvalidInput(f"{source}: there is no such file or folder; presets: {', '.join(preset_names())}")
@@ -115,61 +116,6 @@ def _parse_change(change: str) -> tuple[str, Any]:
         return key, ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return key, text
-
-
-OWN_VALIDATION = 0.1
-
-# What suits a small table: the settings that reach 95 % and more on the digits.
-_OWN_METHODS: dict[str, dict[str, Any]] = {
-    "bayesbinn": {"lr": 1e-3, "temperature": 1e-10},
-    "ste": {"lr": 1e-2},
-    "bop": {"lr": 1e-3, "threshold": 1e-7},
-    "pmf": {"lr": 1e-2, "beta_growth": 1.2},
-    "lrnet": {"lr": 3e-2},
-    "float": {"lr": 1e-3},
-}
-
-
-def for_own_data(
-    source: str, label: str | None, method: str, overrides: dict[str, Any]
-) -> tuple[Experiment, tuple[str, ...]]:
-    """An experiment for a user's own data, and what was chosen for it."""
-    source = str(Path(source).resolve())  # so that the run can be used from any folder
-    dataset = data_sets.load(source, label=label, task=overrides.get("data.task"))
-    count = len(dataset.train_inputs)
-    epochs = min(200, max(20, 60_000 // count))
-    batch_size = 32 if count < 20_000 else 100
-    shape = dataset.input_shape
-    images = len(shape) == 3 and shape[1] == shape[2] >= 16
-    raw: dict[str, Any] = {
-        "title": f"{Path(source).name}",
-        "data": {"name": source, "validation": OWN_VALIDATION, **({"label": label} if label else {})},
-        "model": {"name": "vgg", "width": 0.25} if images else {"name": "mnist_mlp", "width": 0.125},
-        "training": {
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "loss": "cross_entropy" if dataset.task == "classification" else "mse",
-        },
-        "method": {
-            "name": method,
-            "settings": dict(_OWN_METHODS.get(method, {})),
-            "schedule": {"kind": "cosine", "end": "above_zero"},
-        },
-    }
-    for key, value in overrides.items():
-        override(raw, key, value)
-    experiment = validated(raw, source)
-    training, network = experiment.training, experiment.model
-    settings = ", ".join(f"{key}={value}" for key, value in experiment.method.settings.items())
-    notes = (
-        *dataset.notes,
-        f"{count} training and {len(dataset.test_inputs)} test examples of shape {shape}",
-        f"chosen: network {network.name} of width {network.width:g}, method {method} ({settings}), "
-        f"{training.epochs} epochs, batch {training.batch_size}, "
-        f"learning rate {experiment.method.schedule.describe()}, "
-        f"{100 * experiment.data.validation:g} % of the training data for validation; --set changes any of it",
-    )
-    return experiment, notes
 
 
 def open_any(experiment: Experiment, folder: Path, data_dir: Path | None) -> Run | Learner:

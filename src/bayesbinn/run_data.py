@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from bayesbinn import data as data_sets
@@ -14,7 +15,8 @@ from bayesbinn.run_files import refuse_another
 def load_data(experiment: Experiment, data_dir: Path | None = None) -> Dataset:
     """The data set that an experiment names."""
     settings = experiment.data
-    return data_sets.load(settings.name, data_dir=data_dir, label=settings.label, task=settings.task)
+    dataset = data_sets.load(settings.name, data_dir=data_dir, label=settings.label, task=settings.task)
+    return replace(dataset, stratify=True) if settings.stratify else dataset
 
 
 def card_of(experiment: Experiment, dataset: Dataset) -> DataCard:

@@ -1,17 +1,12 @@
-"""The files of a run: written whole or not at all, compared before a run is resumed."""
+"""The files of a run: its experiment, compared before a run is resumed, and its metrics."""
 
 from __future__ import annotations
 
-import io
+import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bayesbinn.checksums import check_zip, seal_zip
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, as_begun, load_experiment
 from bayesbinn.files import reason_of, write_whole
@@ -70,32 +65,36 @@ def begin_folder(experiment: Experiment, folder: Path) -> None:
         write_whole(config, experiment.to_toml().encode())
 
 
-def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a file that `torch.load` reads, with a checksum at its end."""
-    content = io.BytesIO()  # torch's own writer does not say why a disk refuses it
-    torch.save(state, content)
-    write_whole(path, seal_zip(content.getbuffer()))
-
-
-def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """What a run has saved; None if it has not."""
-    if not path.exists():
-        return None
-    with resuming(path):
-        content = path.read_bytes()
-        check_zip(content)
-        state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-        return state
-
-
-@contextmanager
-def resuming(path: Path) -> Iterator[None]:
-    """A checkpoint that is damaged or does not fit is one line."""
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, a line for each epoch; none where there is no file yet."""
     try:
-        yield
-    except Exception as error:
-        reason = reason_of(error)
-        raise InvalidFile(f"{path}: cannot be resumed ({reason}); delete it to start again") from error
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        check_rows(rows)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidFile(
+            f"{path}: not a line of metrics per epoch ({reason_of(error)}); resuming the run writes it anew"
+        ) from None
+    return rows
+
+
+def check_rows(rows: list[Any]) -> None:
+    """Refuse metrics that lack what every table and display reads."""
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise InvalidFile(f"line {number} is {row!r:.40}")
+        for key in ("epoch", "train_loss", "seconds"):
+            if not _is_number(row.get(key)):
+                raise InvalidFile(f"line {number}: {key} is {row.get(key)!r:.40}")
+        for key, value in row.items():
+            whole = value if key == "accuracy" and isinstance(value, list) else [value]
+            if "accuracy" in key and not all(each is None or _is_number(each) for each in whole):
+                raise InvalidFile(f"line {number}: {key} is {value!r:.40}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -29,6 +29,15 @@ from torch.nn import functional as F
 from bayesbinn import distributed, models
 from bayesbinn.best_epoch import BestNetwork, best_epoch
 from bayesbinn.binary import split_parameters
+from bayesbinn.checkpoints import (
+    check_adam,
+    check_alike,
+    check_lines,
+    check_progress,
+    read_checkpoint,
+    resuming,
+    write_checkpoint,
+)
 from bayesbinn.curves import Curves
 from bayesbinn.data import Dataset, Part, Parts
 from bayesbinn.data.card import FILE_NAME as DATA_FILE
@@ -41,7 +50,7 @@ from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
 from bayesbinn.run_data import card_of, load_data, refuse_other_data, refuse_other_source
-from bayesbinn.run_files import Clock, begin_folder, read_checkpoint, refuse_another, resuming, write_checkpoint
+from bayesbinn.run_files import Clock, begin_folder, read_rows, refuse_another
 from bayesbinn.run_results import ResultWriter
 from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches, warn_if_stuck
 
@@ -75,7 +84,7 @@ class Progress:
 def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
     """The experiment's network, fitted to the data's shape and classes."""
     settings = experiment.model
-    makers = ("mnist_mlp", "continual_mlp", "vgg", "lrnet_mnist", "lrnet_cifar10", "synthetic_mlp")
+    makers = ("table_mlp", "mnist_mlp", "continual_mlp", "vgg", "lrnet_mnist", "lrnet_cifar10", "synthetic_mlp")
     if settings.name not in makers:
         raise InvalidInput(f"there is no network {settings.name!r}.{nearest(settings.name, makers)}")
     maker: Callable[..., nn.Sequential] = getattr(models, settings.name)
@@ -84,15 +93,18 @@ def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Seque
         if dataset.num_classes > 2:
             raise InvalidInput(f"{dataset.name}: {dataset.num_classes} classes; synthetic_mlp has one output, for 2")
         return maker(prod(size), output_batchnorm=settings.output_batchnorm, width=settings.width)
+    if settings.name == "table_mlp":
+        plan = {"hidden": settings.hidden, "layers": settings.layers, "width": settings.width}
+        return maker(max(dataset.num_classes, 1), inputs=prod(size), **plan)
     shape: dict[str, Any] = {}
     if settings.name == "continual_mlp":
         shape = {"inputs": prod(size), "batchnorm": settings.batchnorm}
     elif settings.name.endswith("_mlp"):
         shape = {"inputs": prod(size)}
     elif settings.name == "vgg":
-        if len(size) != 3 or size[1] != size[2] or size[1] < 8:
-            raise InvalidInput(f"{dataset.name}: vgg needs square images of 8×8 or more, these examples are {size}")
-        shape = {"channels": size[0], "image_size": size[1]}
+        if len(size) != 3:
+            raise InvalidInput(f"{dataset.name}: vgg needs images (channels, height, width), these examples are {size}")
+        shape = {"channels": size[0], "image_size": size[1:], "output_affine": settings.output_affine}
     elif size != (wanted := (1, 28, 28) if settings.name == "lrnet_mnist" else (3, 32, 32)):
         raise InvalidInput(f"{dataset.name}: {settings.name} takes images of {wanted}, these examples are {size}")
     return maker(max(dataset.num_classes, 1), order=settings.order, width=settings.width, **shape)
@@ -362,7 +374,13 @@ class Run:
     def _save(self, totals: Totals) -> None:
         if ranks.rank():
             return
-        state = {
+        state = self._state(totals)
+        self.may_write()
+        self._saved_at = time.monotonic()
+        write_checkpoint(self.folder / "checkpoint.pt", state)
+
+    def _state(self, totals: Totals) -> dict[str, Any]:
+        return {
             "epoch": self.epoch,
             "totals": asdict(totals),
             "elapsed": self.elapsed,
@@ -374,15 +392,13 @@ class Run:
             "random": torch.get_rng_state(),
             "best": None if self.best is None else vars(self.best),
         }
-        self.may_write()
-        self._saved_at = time.monotonic()
-        write_checkpoint(self.folder / "checkpoint.pt", state)
 
     def _restore(self, path: Path) -> None:
         state = ranks.decided(lambda: read_checkpoint(path))
         if state is None:
             return
         with resuming(path):
+            self._check(state)
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             if self.real_optimizer is not None:
@@ -392,6 +408,18 @@ class Run:
             self.signs = [sign.to(distributed.device()) for sign in state["signs"]]
             self.best = BestNetwork(**state["best"]) if state.get("best") else None
             torch.set_rng_state(state["random"])
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """Refuse a state that this run cannot have written."""
+        check_alike(state, {**self._state(Totals()), "rows": [], "best": state.get("best")})
+        if state.get("best"):
+            check_alike(state["best"]["model"], BestNetwork.of(0, self.model, self.optimizer).model)
+        check_lines(state["rows"], "rows")
+        check_progress(state, len(self.dataset.train_inputs))
+        if state["epoch"] != len(state["rows"]) + 1 or state["epoch"] > self.experiment.training.epochs + 1:
+            raise InvalidFile(f"epoch {state['epoch']} with metrics of {len(state['rows'])} epochs")
+        if self.real_optimizer is not None:
+            check_adam(state["real_optimizer"], self.real_optimizer)
 
     def _write_metrics(self) -> None:
         """The file always tells what the checkpoint knows: a killed run leaves no line twice."""
@@ -407,15 +435,7 @@ def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
     config = folder / "config.toml"
     if not config.is_file():
         raise InvalidFile(f"{folder}: there is no run here (no config.toml)")
-    metrics = folder / "metrics.jsonl"
-    try:
-        lines = metrics.read_text().splitlines() if metrics.is_file() else []
-        rows = [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        raise InvalidFile(
-            f"{metrics}: not a line of JSON per epoch ({error}); resuming the run writes it anew"
-        ) from None
-    return load_experiment(str(config)), rows
+    return load_experiment(str(config)), read_rows(folder / "metrics.jsonl")
 
 
 def load_trained(

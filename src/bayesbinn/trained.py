@@ -11,6 +11,7 @@ from torch import nn
 
 from bayesbinn import run_calibration
 from bayesbinn.best_epoch import BestNetwork, best_epoch
+from bayesbinn.checkpoints import read_checkpoint, resuming
 from bayesbinn.data import Dataset, Parts
 from bayesbinn.data.card import DataCard, read_card
 from bayesbinn.errors import InvalidInput
@@ -18,7 +19,6 @@ from bayesbinn.experiments.config import Experiment
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
 from bayesbinn.run_calibration import Which
 from bayesbinn.run_data import card_of, load_data
-from bayesbinn.run_files import read_checkpoint, resuming
 from bayesbinn.runs import build_model, load_run, make_optimizers
 
 

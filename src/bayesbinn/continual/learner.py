@@ -18,6 +18,16 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
 from bayesbinn import run_calibration
+from bayesbinn.checkpoints import (
+    check_accuracies,
+    check_adam,
+    check_alike,
+    check_lines,
+    check_progress,
+    read_checkpoint,
+    resuming,
+    write_checkpoint,
+)
 from bayesbinn.continual.evaluation import (
     PER_TASK,
     Evaluations,
@@ -32,13 +42,13 @@ from bayesbinn.data import Part, Parts, Stream
 from bayesbinn.data.card import FILE_NAME as DATA_FILE
 from bayesbinn.data.card import DataCard, read_card
 from bayesbinn.data.streams import random_order
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.schedules import Constant, Schedule
 from bayesbinn.files import write_whole
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior, Weights
 from bayesbinn.prediction import evaluating
-from bayesbinn.run_files import Clock, read_checkpoint, resuming, write_checkpoint
+from bayesbinn.run_files import Clock
 from bayesbinn.runs import Progress, RunStopped
 from bayesbinn.train import Loss, Totals, set_learning_rates, train_batches
 
@@ -397,7 +407,20 @@ class Learner:
         self._evaluations.finish()
         if self.folder is None:
             return
-        state = {
+        state = self._state()
+        self.may_write()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.write_card()
+        write_checkpoint(self.folder / "checkpoint.pt", state)
+        for name, lines in (("metrics.jsonl", self.record.epochs), ("tasks.jsonl", self.record.finished)):
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            write_whole(self.folder / name, text.encode())
+        write_whole(self.folder / "result.json", json.dumps(self._result(), indent=1).encode())
+        if self.optimizer.binary:
+            self.optimizer.posterior().save(self.folder / "posterior.safetensors")
+
+    def _state(self) -> dict[str, Any]:
+        return {
             "identity": self._identity(),
             "task": self.task,
             "epoch": self.epoch,
@@ -411,16 +434,6 @@ class Learner:
             "random": torch.get_rng_state(),
             "card": None if self._learned is None else self._learned.to_json(),
         }
-        self.may_write()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.write_card()
-        write_checkpoint(self.folder / "checkpoint.pt", state)
-        for name, lines in (("metrics.jsonl", self.record.epochs), ("tasks.jsonl", self.record.finished)):
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            write_whole(self.folder / name, text.encode())
-        write_whole(self.folder / "result.json", json.dumps(self._result(), indent=1).encode())
-        if self.optimizer.binary:
-            self.optimizer.posterior().save(self.folder / "posterior.safetensors")
 
     def write_card(self) -> None:
         """Keep what is known of the data, once."""
@@ -441,6 +454,28 @@ class Learner:
             self.may_write()
             run_calibration.store(self.folder, "last", self.task, posterior, found)
 
+    def _check(self, state: dict[str, Any], saved: Record) -> None:
+        """Refuse a state that this learner cannot have written."""
+        done, epoch = len(saved.finished), state["epoch"]
+        template = {
+            "identity": {},
+            "card": state.get("card"),
+            "record": asdict(Record([])),
+            "statistics": [statistics_of(self.model)] * done,
+        }
+        check_alike(state, {**self._state(), **template})
+        check_accuracies(saved.finished)
+        check_lines(saved.epochs, "record.epochs")
+        json.dumps(asdict(saved))
+        saved.summary()  # reads what was measured of every finished task
+        check_progress(state, max(len(self.stream[0].train_inputs), 1) * len(self.stream))
+        if state["task"] != done or not 1 <= epoch <= self.plan.epochs or len(state["statistics"]) != done:
+            raise InvalidFile(f"task {state['task'] + 1}, epoch {epoch}, with metrics of {done} tasks")
+        if len(saved.epochs) != done * self.plan.epochs + epoch - 1:
+            raise InvalidFile(f"task {done + 1}, epoch {epoch}, with metrics of {len(saved.epochs)} epochs")
+        if self.real_optimizer is not None:
+            check_adam(state["real_optimizer"], self.real_optimizer)
+
     def _identity(self) -> dict[str, Any]:
         """What must not change when a folder is resumed."""
         if not self._content:
@@ -460,12 +495,14 @@ class Learner:
             changed = [name for name, value in saved.items() if own[name] != value]
             if changed:
                 raise InvalidInput(f"{', '.join(changed)}: not as it was made")
+            record = Record(**state["record"])
+            self._check(state, record)
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             if self.real_optimizer is not None:
                 self.real_optimizer.load_state_dict(state["real_optimizer"])
             self.task, self.epoch, self.elapsed = state["task"], state["epoch"], state["elapsed"]
-            self.totals, self.record = Totals(**state["totals"]), Record(**state["record"])
+            self.totals, self.record = Totals(**state["totals"]), record
             self.record.tasks = names  # a stream may have grown
             self._statistics = state["statistics"]
             self._learned = DataCard.from_json(state["card"], str(path)) if state.get("card") else None

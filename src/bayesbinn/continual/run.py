@@ -26,7 +26,7 @@ from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.run_data import card_of, load_data, refuse_other_data, refuse_other_source
-from bayesbinn.run_files import begin_folder, refuse_another
+from bayesbinn.run_files import begin_folder, read_rows, refuse_another
 from bayesbinn.runs import LOSSES, build_model, check_loss, make_optimizers
 
 
@@ -106,10 +106,9 @@ def load_record(folder: Path) -> tuple[Experiment, Record]:
         raise InvalidInput(f"{folder}: a run of one task; a continual one is needed")
     try:
         result = json.loads((folder / "result.json").read_text())
-        epochs, finished = (
-            [json.loads(line) for line in (folder / name).read_text().splitlines()]
-            for name in ("metrics.jsonl", "tasks.jsonl")
-        )
-        return experiment, Record(result["tasks"], epochs, finished, result["start"], result["end"])
-    except (OSError, ValueError, KeyError) as error:
+        finished = [json.loads(line) for line in (folder / "tasks.jsonl").read_text().splitlines()]
+        record = Record(result["tasks"], read_rows(folder / "metrics.jsonl"), finished, result["start"], result["end"])
+        record.summary()  # reads what was measured of every finished task
+        return experiment, record
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InvalidFile(f"{folder}: no readable results ({error}); resuming the run writes them anew") from None

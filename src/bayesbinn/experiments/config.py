@@ -45,6 +45,8 @@ class DataSettings(_Section):
     """The share of the training data that is kept for validation."""
     augment: bool = False
     """Pad by 4, crop and flip the training images."""
+    stratify: bool = False
+    """Take validation data from every class in proportion; the authors take them at random."""
 
 
 class ModelSettings(_Section):
@@ -57,6 +59,12 @@ class ModelSettings(_Section):
     """For the synthetic networks."""
     batchnorm: bool = True
     """For continual_mlp: whether it has BatchNorm, whose statistics tell tasks apart."""
+    hidden: Annotated[int, _POSITIVE] = 128
+    """For table_mlp: the units of each hidden layer."""
+    layers: Annotated[int, _POSITIVE] = 2
+    """For table_mlp: the number of hidden layers."""
+    output_affine: bool = False
+    """For vgg: the last BatchNorm has a learned gain and shift, as table_mlp's have, so that classes may be rare."""
 
 
 class TrainingSettings(_Section):

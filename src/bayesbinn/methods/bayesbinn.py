@@ -156,6 +156,8 @@ class BayesBiNN(BinaryOptimizer):
             "eps": eps,
         }
         _refuse_both(defaults)
+        if certainty is not None and train_set_size is not None:
+            defaults |= _completed(defaults, {})
         super().__init__(params, defaults, mc_samples=mc_samples, independent_noise=independent_noise, seed=seed)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
