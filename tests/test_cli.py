@@ -239,7 +239,7 @@ def test_the_version_is_told_also_where_only_the_runtime_is_installed(call: Call
 def test_json_answers_parse(call: Call, place: Path) -> None:
     methods = json.loads(call("methods", "--json").out)
     assert set(methods) == {"bayesbinn", "bimu", "ste", "bop", "pmf", "lrnet", "float", "ewc"}
-    assert methods["bayesbinn"]["defaults"]["initial_strength"] == 10.0
+    assert methods["bayesbinn"]["defaults"]["momentum"] == 0.0
     presets = json.loads(call("presets", "--json").out)
     assert presets["digits"]["methods"][0] == "bayesbinn"
     names = {row["name"] for row in json.loads(call("data", "--json").out)}
