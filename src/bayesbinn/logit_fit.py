@@ -98,7 +98,7 @@ def mean_confidence(logits: Tensor, scale: float) -> float:
 def logit_size(logits: Tensor) -> float:
     """σ of the logits: 1 if they are independent of unit variance. 2σ² is the mean square of two logits' difference.
 
-    >>> logit_size(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])) ** 2  # the difference is ±2
+    >>> round(logit_size(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])) ** 2, 6)  # the difference is ±2
     2.0
     """
     centred = logits - logits.mean(dim=-1, keepdim=True)
