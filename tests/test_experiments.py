@@ -286,7 +286,7 @@ def test_lrnet_drops_between_two_epochs(preset: str, per_epoch: int, epoch: int)
 
 def test_fewer_epochs_compress_every_schedule() -> None:
     assert rates("mnist", "bayesbinn", epochs=5) == pytest.approx(
-        [1e-4 * (1 + math.cos(math.pi * e / 5)) / 2 for e in range(1, 6)]
+        [1e-4 * (1 + math.cos(math.pi * (e - 0.5) / 5)) / 2 for e in range(1, 6)]
     )
     assert rates("mnist", "bop", epochs=5) == pytest.approx([1e-5 * 10 ** (-3 * e / 5) for e in range(5)])
     assert rates("cifar10", "bop", epochs=10)[::2] == pytest.approx([1e-4, 1e-5, 1e-6, 1e-7, 1e-8])

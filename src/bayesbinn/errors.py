@@ -11,9 +11,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from bayesbinn.plain_text import printable
+
 
 class BayesbinnError(Exception):
     """Base of every error this package raises on purpose."""
+
+    def __str__(self) -> str:
+        """One line, with the control characters of any name in it shown as escapes."""
+        return printable(super().__str__())
 
 
 class InvalidInput(BayesbinnError, ValueError):
@@ -28,8 +34,12 @@ class InvalidFile(BayesbinnError, ValueError):
     """A file that is damaged, truncated or of another kind."""
 
 
+class TooMuchMemory(BayesbinnError, MemoryError):
+    """More memory than the caller allows or the machine has; refused before it is taken where that can be known."""
+
+
 class NonFiniteGradient(BayesbinnError, FloatingPointError):
-    """A NaN or infinite gradient, found before any state was changed."""
+    """A NaN or infinite gradient, or one so large that the state would overflow; no state was changed."""
 
 
 class BayesbinnWarning(UserWarning):
@@ -40,6 +50,10 @@ class SaturatedPosterior(BayesbinnWarning):
     """Samples were asked for, and every one of them is the mode."""
 
 
+class CalibrationWarning(BayesbinnWarning):
+    """A calibration that rests on too few rows."""
+
+
 class StuckTraining(BayesbinnWarning):
     """Training that cannot get away from its start, or did not."""
 
@@ -48,8 +62,13 @@ class MissingDependency(BayesbinnError, ImportError):
     """An optional package that this call needs is not installed."""
 
 
-class CalibrationWarning(BayesbinnWarning):
-    """A calibration that rests on too few rows."""
+def how_to_install(extra: str) -> str:
+    """What to type for an optional part of the package; the constraints keep torch from fetching CUDA's libraries.
+
+    >>> how_to_install("onnx")
+    "pip install -c constraints.txt '.[onnx]' in a clone of the repository"
+    """
+    return f"pip install -c constraints.txt '.[{extra}]' in a clone of the repository"
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

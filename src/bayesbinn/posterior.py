@@ -12,18 +12,22 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from bayesbinn import kernels
 from bayesbinn.binary import canonical_name, sign
+from bayesbinn.checksums import check_safetensors, seal_safetensors
 from bayesbinn.errors import InvalidFile, InvalidInput, SaturatedPosterior, nearest
+from bayesbinn.files import write_whole
 
 _KIND = "bayesbinn posterior"
 _VERSION = 1
 _SATURATED = 0.01
 """Expected flips below which a sample is the mode, but for once in a hundred samples."""
+_UNSEALED = {"kind", "version", "logit_scale"}
+"""The metadata of files written before there were checksums."""
 
 Weights = dict[str, Tensor]
 
@@ -73,9 +77,9 @@ class LogitScale:
             allowed = ", ".join(cls.__dataclass_fields__)
             raise InvalidInput(f"logit scale {values!r}: {allowed} are allowed, and the first two are needed")
         try:
-            shifts = {key: tuple(map(float, value)) for key, value in values.items() if key.endswith("_shift")}
-            return cls(float(values["mode"]), float(values["mean"]), **shifts)
-        except (TypeError, ValueError) as error:
+            fields: dict[str, Any] = {k: tuple(v) if k.endswith("_shift") else v for k, v in values.items()}
+            return cls(**fields)
+        except TypeError as error:
             raise InvalidInput(f"logit scale {values!r}: {error}") from None
 
 
@@ -247,34 +251,25 @@ class BernoulliPosterior:
     # ---- files -------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file, atomically: a reader sees the old file or the whole new one."""
-        path = Path(path)
+        """Write a safetensors file with a checksum, whole or not at all. Equal posteriors give equal files."""
         header = {"kind": _KIND, "version": _VERSION, "logit_scale": self._logit_scale.to_dict()}
-        partial = path.with_name(path.name + ".partial")
-        try:
-            save_file(
-                {name: value.cpu() for name, value in self._natural.items()},
-                partial,
-                metadata={key: json.dumps(value) for key, value in header.items()},
-            )
-            partial.replace(path)
-        except (OSError, SafetensorError) as error:
-            partial.unlink(missing_ok=True)
-            raise InvalidFile(f"{path}: could not be written ({error})") from error
+        plain = save({name: value.cpu() for name, value in self._natural.items()})
+        write_whole(path, seal_safetensors(plain, {key: json.dumps(value) for key, value in header.items()}))
 
     @classmethod
     def load(cls, path: str | Path) -> BernoulliPosterior:
-        """Read a file written by `save`."""
+        """Read a file written by `save`. A file that has changed since is refused."""
         path = Path(path)
         if not path.is_file():
             raise InvalidFile(f"{path}: there is no such file")
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                header = {key: json.loads(metadata[key]) for key in ("kind", "version", "logit_scale")}
-                natural = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (a file, not a mapping)
-        except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
-            raise InvalidFile(f"{path}: not a whole posterior file ({error}); save it again") from error
+            content = path.read_bytes()  # once, so that what is checked is what is used
+            metadata = check_safetensors(content, lambda found: found.keys() == _UNSEALED)
+            header = {key: json.loads(metadata[key]) for key in ("kind", "version", "logit_scale")}
+            natural = load(content)
+        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
+            reason = " ".join(str(error).split())
+            raise InvalidFile(f"{path}: not a whole posterior file ({reason}); save it again") from error
         if header["kind"] != _KIND or header["version"] != _VERSION:
             raise InvalidFile(
                 f"{path}: {header['kind']!r} version {header['version']}; this reads {_KIND!r} {_VERSION}"

@@ -167,7 +167,18 @@ def predict(
             dtype = torch.float64 if outputs.dtype is torch.float64 else torch.float32
             moments.add(rows, _wide(outputs) if task == "regression" else _probabilities_and_entropy(outputs, *scale))
     tensors = (_regression if task == "regression" else _classification)(moments, samples)
+    _check_defined(x, tensors[_FIELDS[task][0]])
     return Prediction(task, samples, MappingProxyType({name: value.to(dtype) for name, value in tensors.items()}))
+
+
+def _check_defined(x: Tensor, predicted: Tensor) -> None:
+    """Refuse NaN, whose likeliest class would be called 0."""
+    lost = ~torch.isfinite(predicted if predicted.dim() == 1 else predicted.flatten(1).sum(1))
+    if bool(lost.any()):
+        row = int(lost.nonzero()[0])
+        whole = not x.is_floating_point() or bool(torch.isfinite(x[row]).all())
+        reason = "the network's output is not finite" if whole else "the input has a NaN or infinite value"
+        raise InvalidInput(f"input {row} has no prediction ({int(lost.sum())} such inputs): {reason}; correct it")
 
 
 # ---- a model as a function ---------------------------------------------------------------------

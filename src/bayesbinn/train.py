@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbinn.errors import InvalidInput, StuckTraining
+from bayesbinn.experiments.schedules import cosine as cosine
 from bayesbinn.methods import ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 
@@ -122,15 +123,6 @@ class Epoch:
     flip_ratio: float
     """The share of binary weights whose sign changed during the epoch."""
     seconds: float
-
-
-def cosine(epoch: int, epochs: int) -> float:
-    """The factor on the learning rate in epoch `epoch` of `epochs`, counted from 1; 0 in the last.
-
-    >>> cosine(1, 2), cosine(2, 2)
-    (0.5, 0.0)
-    """
-    return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
 def fit(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bayesbinn import kernels
 from bayesbinn.errors import InvalidInput, InvalidUse, StuckTraining
 from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State
+from bayesbinn.methods.gradients import ROOM
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require
 from bayesbinn.posterior import BernoulliPosterior
@@ -260,6 +261,11 @@ class BayesBiNN(BinaryOptimizer):
             self._temperatures[id(members.group)],
             members.group["eps"],
         )
+
+    def _gradient_limit(self, members: Members, draw: int | None) -> float:
+        group = members.group
+        scale = 1.0 if draw is None else kernels.largest_scale(self._temperatures[id(group)], group["eps"])
+        return ROOM / float(scale * max(group["train_set_size"], 1) * max(group["lr"], 1))
 
     def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
         group, beta = members.group, members.group["momentum"]
