@@ -285,12 +285,6 @@ def pack(
     from bayesbinn.runtime.inspection import inspect
 
     facts = inspect(path)
-    if samples > 1 and all(layer["copies"] == 1 for layer in facts["layers"]):
-        typer.echo(
-            f"note: all {samples} samples are the same network: this posterior is saturated, and an ensemble of it "
-            "knows no more than the mode. A higher temperature keeps it spread",
-            err=True,
-        )
     text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than as float32"
     text += f" (epoch: {trained.epoch})"
     _echo(json.dumps(facts, indent=2) if as_json else text)
