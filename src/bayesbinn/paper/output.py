@@ -57,9 +57,10 @@ def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
     """NAME.png and NAME.pdf; the same figure gives the same bytes."""
     make_folder(out)
     paths = [out / f"{name}.png", out / f"{name}.pdf"]
-    for path, options in zip(paths, ({}, {"metadata": {"CreationDate": None}}), strict=True):
+    for path in paths:
         content = io.BytesIO()
-        figure.savefig(content, format=path.suffix[1:], **options)
+        metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
+        figure.savefig(content, format=path.suffix[1:], metadata=metadata)
         write_whole(path, content.getbuffer())
     return paths
 
