@@ -67,12 +67,6 @@ def test_a_grid_over_arrays_and_a_folder(tmp_path: Path) -> None:
         assert [each.data.name for _, each in sweep.runs] == [str((tmp_path / name).resolve())] * 2
 
 
-def test_a_setting_that_only_the_grid_gives_is_enough(tmp_path: Path) -> None:
-    table(tmp_path / "trees.csv")
-    text = 'experiment = "trees.csv"\nlabel = "species"\nmethods = ["bimu"]\n[grid]\nlr = [0.1, 1.0]\n'
-    assert len(load_grid(written(tmp_path / "g.toml", text)).runs) == 2
-
-
 MISTAKES = [
     ('experiment = "trees.csv"\n', "label"),
     ('experiment = "trees.csv"\nlabel = "specie"\n', "Did you mean 'species'?"),

@@ -152,6 +152,8 @@ def train(
     Examples: `bayesbinn train digits`, `bayesbinn train mnist --method ste --epochs 20`,
     `bayesbinn train my.csv --label species`.
 
+    docs/experiments.md has every key of --set, every network, every method's settings, and how to write a FILE.toml.
+
     Several processes divide every batch: `torchrun --nproc-per-node 2 -m bayesbinn train mnist`. A run can be
     resumed by another number of them.
     """

@@ -23,6 +23,17 @@ from bayesbinn.errors import InvalidInput
 
 Order = Literal["authors", "paper"]
 
+NETWORKS = {
+    "table_mlp": "tables and arrays of any shape; classes or one quantity",
+    "mnist_mlp": "arrays of any shape, flattened; classes or one quantity",
+    "continual_mlp": "arrays of any shape, flattened, in streams of tasks; classes or one quantity",
+    "vgg": "images (channels, height, width) of any size; classes or one quantity",
+    "lrnet_mnist": "images of 1×28×28 pixels; classes or one quantity",
+    "lrnet_cifar10": "images of 3×32×32 pixels; classes or one quantity",
+    "synthetic_mlp": "tables and arrays of any shape; two classes or one quantity",
+}
+"""The networks that experiments name, and the data that they fit."""
+
 # BatchNorm's momentum and ε as the authors set them.
 _MLP = (0.15, 1e-4)
 _CONVOLUTION = (0.2, 1e-5)

@@ -85,9 +85,8 @@ class Progress:
 def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
     """The experiment's network, fitted to the data's shape and classes."""
     settings = experiment.model
-    makers = ("table_mlp", "mnist_mlp", "continual_mlp", "vgg", "lrnet_mnist", "lrnet_cifar10", "synthetic_mlp")
-    if settings.name not in makers:
-        raise InvalidInput(f"there is no network {settings.name!r}.{nearest(settings.name, makers)}")
+    if settings.name not in models.NETWORKS:
+        raise InvalidInput(f"there is no network {settings.name!r}.{nearest(settings.name, models.NETWORKS)}")
     maker: Callable[..., nn.Sequential] = getattr(models, settings.name)
     size = dataset.input_shape
     if settings.name == "synthetic_mlp":

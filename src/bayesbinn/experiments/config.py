@@ -25,7 +25,7 @@ MAX_DEPTH = 32
 """Levels of tables and lists in a TOML file."""
 _POSITIVE = Field(gt=0)
 # Settings of a method that the loop provides, or that are no plain values.
-_PROVIDED = {"train_set_size", "seed", "prior", "independent_noise"}
+PROVIDED = {"train_set_size", "seed", "prior", "independent_noise"}
 # Where `override` notes the method's settings that the user gave, until `validated`.
 _GIVEN = "--set"
 _REPLACED_BY_CERTAINTY = ("lr", "temperature", "initial_strength", "memory")
@@ -56,10 +56,13 @@ class ModelSettings(_Section):
     """Which network of `bayesbinn.models`."""
 
     name: str
+    """A network by name."""
     order: Literal["authors", "paper"] = "authors"
+    """The order of layers: BatchNorm before ReLU as in the authors' code, or after it as in the paper."""
     width: Annotated[float, _POSITIVE] = 1.0
+    """The factor on the number of hidden units and channels."""
     output_batchnorm: bool = False
-    """For the synthetic networks."""
+    """For synthetic_mlp: whether it ends in a BatchNorm."""
     batchnorm: bool = True
     """For continual_mlp: whether it has BatchNorm, whose statistics tell tasks apart."""
     hidden: Annotated[int, _POSITIVE] = 128
@@ -74,10 +77,13 @@ class TrainingSettings(_Section):
     """The budget, and how results are taken."""
 
     epochs: Annotated[int, _POSITIVE]
+    """How often the training data are seen; of a stream, in each task."""
     batch_size: Annotated[int, Field(ge=2)]
     """2 or more: BatchNorm has no statistics of a single example."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Of the split, the start, the order and the noise."""
     loss: Literal["cross_entropy", "binary_cross_entropy", "mse"] = "cross_entropy"
+    """mse for regression, binary_cross_entropy for synthetic_mlp, which has one output, cross_entropy otherwise."""
     mean_samples: Annotated[int, Field(ge=0)] = 10
     """Posterior samples behind `test_accuracy_mean`; 0 leaves it out."""
     evaluate_every: Annotated[int, _POSITIVE] = 1
@@ -92,9 +98,11 @@ class MethodSettings(_Section):
     """A method with its settings."""
 
     name: str
+    """A method by name."""
     settings: dict[str, Any]
     """What the method's class takes, such as `lr` and `temperature`."""
     schedule: Schedule = Constant()
+    """How the learning rate changes during a run."""
     train_set_scale: Annotated[float, _POSITIVE] = 1.0
     """The factor on the training-set size N (the authors count every CIFAR image ten times)."""
     binary_biases: bool = False
@@ -109,10 +117,11 @@ class ContinualSettings(_Section):
     """A stream of tasks made of the data set, learned one after the other."""
 
     stream: Literal["permuted", "split"] = "permuted"
+    """Every task shuffles the inputs by its own permutation, or has a few of the classes."""
     tasks: Annotated[int, _POSITIVE] = 5
     """How many permutations; a split has as many tasks as its classes make."""
     classes_per_task: Annotated[int, _POSITIVE] = 2
-    """For a split."""
+    """For a split: how many classes a task has."""
     scenario: Literal["class", "domain"] = "class"
     """For a split: one head for all classes, or for the classes of one task, whose labels then start at 0."""
     remember: bool = True
@@ -123,7 +132,7 @@ class ContinualSettings(_Section):
     """What is tested after a task: all seen tasks, or the new one alone (all at the end)."""
 
 
-_SECTIONS: dict[str, type[_Section]] = {
+SECTIONS: dict[str, type[_Section]] = {
     "data": DataSettings,
     "model": ModelSettings,
     "training": TrainingSettings,
@@ -229,7 +238,7 @@ def validated(raw: dict[str, Any], source: str) -> Experiment:
     from bayesbinn.methods import METHODS, get_method
 
     method = get_method(experiment.method.name)
-    allowed = [name for name in method.settings if name not in _PROVIDED]
+    allowed = [name for name in method.settings if name not in PROVIDED]
     for key in experiment.method.settings:
         if key not in allowed:
             raise InvalidInput(f"{source}: method {method.name!r} has no setting {key!r}.{_nearest_key(key, allowed)}")
@@ -264,7 +273,7 @@ def _try_settings(settings: MethodSettings, source: str) -> None:
 
 def _nearest_key(key: str, allowed: list[str]) -> str:
     """The nearest setting of the method, or the one of that name elsewhere: batch_size is training.batch_size."""
-    for section, kind in _SECTIONS.items():
+    for section, kind in SECTIONS.items():
         if key in kind.model_fields:
             return f" Did you mean {f'{section}.{key}'!r}?"
     return nearest(key, [*allowed, *MethodSettings.model_fields])
@@ -339,8 +348,8 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
     section, _, field = key.partition(".")
     if not field:
         section, field = "method", section
-    if section not in _SECTIONS:
-        raise InvalidInput(f"--set {key}: there is no section {section!r}.{nearest(section, _SECTIONS)}")
+    if section not in SECTIONS:
+        raise InvalidInput(f"--set {key}: there is no section {section!r}.{nearest(section, SECTIONS)}")
     if section == "method" and field not in MethodSettings.model_fields and "." not in field:
         field = f"settings.{field}"
     if section == "method" and field.startswith("settings.") and isinstance(raw.get("method"), dict):
@@ -379,7 +388,7 @@ def _first_problem(error: ValidationError) -> str:
         if parents[:2] == ["method", "schedule"]:
             kind: type[BaseModel] = SCHEDULES[str(parents[2])]
         else:
-            kind = _SECTIONS[str(parents[0])] if parents else Experiment
+            kind = SECTIONS[str(parents[0])] if parents else Experiment
         return f"there is no setting {place!r}.{nearest(str(name), kind.model_fields)}"
     received = "" if problem["type"] == "missing" else f" (received {problem['input']!r})"
     return f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}{received}"

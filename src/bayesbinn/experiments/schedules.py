@@ -43,6 +43,7 @@ class Cosine(_Schedule):
     every_batch: bool = False
     """Advance with every batch instead, from 1 at the first; `end` then makes no difference."""
     end: Literal["authors", "above_zero"] = "authors"
+    """The last epoch's rate: 0 as the authors have it, or above 0. A file that does not say so gets above_zero."""
 
     def factor(self, epoch: int, epochs: int, progress: float) -> float:
         if self.every_batch:
@@ -74,6 +75,7 @@ class Exponential(_Schedule):
 
     kind: Literal["exponential"] = "exponential"
     final: Annotated[float, Field(gt=0)]
+    """The factor after the last epoch."""
 
     def factor(self, epoch: int, epochs: int, progress: float) -> float:
         return float(self.final ** ((epoch - 1) / epochs))
@@ -87,8 +89,11 @@ class Step(_Schedule):
 
     kind: Literal["step"] = "step"
     by: Annotated[float, Field(gt=0, le=1)]
+    """The factor at each step."""
     at: tuple[float, ...] = ()
+    """When, as parts of the run between 0 and 1."""
     every: Annotated[float, Field(gt=0)] | None = None
+    """How long until the next step, as a part of the run."""
 
     def factor(self, epoch: int, epochs: int, progress: float) -> float:
         # A hair above, so that 0.2 of 500 epochs has passed after exactly 100 of them.
