@@ -100,7 +100,7 @@ def test_the_blocks_of_a_page_run(
         exec(compile("\n" * block.line + block.code, str(page), "exec"), namespace)
     if page.name == "continual.md":
         accuracy = namespace["learner"].record.summary()["recalibrated"]["average_accuracy"]
-        assert accuracy > 60, "the page says about 80 %; chance is 10 %"
+        assert accuracy > 60, "the page says 75 to 82 %; chance is 10 %"
         assert "recalibrated" in capsys.readouterr().out
 
 
