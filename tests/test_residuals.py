@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from bayesbinn.commands import evaluate_run, predict_file
 from bayesbinn.deployment import pack_run
 from bayesbinn.errors import InvalidFile
 from bayesbinn.experiments.choose import choose_for_file
+from bayesbinn.format import read, to_bytes
 from bayesbinn.runs import Run
 from bayesbinn.runtime.command import main
 
@@ -106,10 +110,45 @@ def test_a_damaged_file_is_named_and_written_anew(tmp_path: Path) -> None:
     assert (run / "residuals.json").read_bytes() == before
 
 
-def test_a_model_file_gives_no_deviation_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = linear(tmp_path / "r", training__epochs=2)
+def test_a_model_file_gives_the_same_deviations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for samples, certainty in ((0, None), (5, 10.0)):
+        changes = {} if certainty is None else {"certainty": certainty}
+        run = linear(tmp_path / str(samples), training__epochs=3, **changes)
+        packed = pack_run(run, tmp_path / "m.safetensors", samples)
+        assert packed.residual == read(tmp_path / "m.safetensors").residual
+        assert main("run", [str(tmp_path / "m.safetensors"), str(run.parent / "new.npy")]) == 0
+        said = capsys.readouterr()
+        assert not said.err
+        rows = list(csv.DictReader(said.out.splitlines()))
+        found, _ = predicted(run, samples)
+        assert list(rows[0]) == list(found)
+        for key in list(found)[1:]:
+            np.testing.assert_allclose([float(row[key]) for row in rows], found[key], rtol=2e-3, atol=2e-2)
+
+
+def test_a_model_file_without_a_residual_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = linear(tmp_path / "r", rows=60, training__epochs=2)
     pack_run(run, tmp_path / "m.safetensors")
     assert main("run", [str(tmp_path / "m.safetensors"), str(run.parent / "new.npy")]) == 0
     said = capsys.readouterr()
-    assert said.out.splitlines()[0] == "input,mean"
-    assert "no column std" in said.err and "bayesbinn predict" in said.err
+    assert said.out.splitlines()[0] == "input,mean" and said.err.startswith("note: no column std")
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "1e999", "", "1_0", "²", "Infinity"])
+def test_a_forged_residual_is_refused(text: str, tmp_path: Path) -> None:
+    packed = pack_run(linear(tmp_path / "r", training__epochs=1), tmp_path / "m.safetensors")
+    content = bytes(to_bytes(replace(packed, residual=0.0)))
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] |= {"residual": text, "checksum": "0" * 64}
+    plain = json.dumps(header).encode()
+    forged = len(plain).to_bytes(8, "little") + plain + content[8 + length :]
+    (tmp_path / "f.safetensors").write_bytes(forged.replace(b"0" * 64, sha256(forged).hexdigest().encode()))
+    with pytest.raises(InvalidFile, match="residual"):
+        read(tmp_path / "f.safetensors")
+
+
+def test_classes_have_no_residual(tmp_path: Path) -> None:
+    graph = replace(pack_run(linear(tmp_path / "r", training__epochs=1)).graph, task="classification")
+    with pytest.raises(InvalidFile, match="only a regression has a residual"):
+        to_bytes(replace(read(tmp_path / "r/run/model.safetensors"), graph=graph))

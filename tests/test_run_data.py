@@ -429,7 +429,7 @@ def test_without_validation_data_no_epoch_is_the_best(call: Call, tmp_path: Path
     experiment = wine_experiment(table, data={"name": str(table), "label": "cultivar", "validation": 0.0})
     Run.open(experiment, tmp_path / "run").train(stop_after=1)
     answer = call("evaluate", tmp_path / "run", "--epoch", "best")
-    assert answer.code == 2 and "no epoch has a validation accuracy" in answer.err
+    assert answer.code == 2 and "no epoch was measured on validation data" in answer.err
     assert call("evaluate", tmp_path / "run").code == 0
 
 

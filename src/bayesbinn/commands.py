@@ -227,11 +227,10 @@ def _deviations(trained: Trained, prediction: Prediction, samples: int) -> tuple
     """
     several = samples > 1 and trained.posterior is not None and not trained.posterior.saturated
     spread = prediction.std.flatten() * trained.card.target_std if several else None
-    if trained.residuals is None or samples == 1:  # one sample is neither the mode nor a mean
+    residual = None if trained.residuals is None else trained.residuals.of(trained.posterior, samples)
+    if residual is None:
         return None, spread
-    if spread is None:
-        return torch.full_like(prediction.mean.flatten(), trained.residuals.mode), None
-    return total_deviation(spread, trained.residuals.mean), spread
+    return total_deviation(torch.zeros_like(prediction.mean.flatten()) if spread is None else spread, residual), spread
 
 
 def _calibration(trained: Trained, wanted: bool, data_dir: Path | None) -> tuple[LogitScale, tuple[str, ...]]:

@@ -33,7 +33,7 @@ def pack_run(
 
     The file takes raw inputs and predicts what `bayesbinn predict` predicts: it holds the data's
     normalisation, the names of classes and columns, the calibration that the run fitted on its
-    validation part, and for regression the unit of the targets. The data are not needed.
+    validation part, and for regression the unit of the targets and how far it was off there. The data are not needed.
 
     Args:
         folder: of the run.
@@ -93,6 +93,7 @@ def pack_network(
         features=card.columns if len(card.input_shape) == 1 else (),
         real=real,
         verify=verify,
+        residual=None if trained.residuals is None else trained.residuals.of(posterior, samples),
     )
 
 

@@ -50,6 +50,8 @@ class ModelFile:
     """Bytes of the file that it was read from."""
     checksum: str = field(default="", compare=False)
     """The SHA-256 that this file states of itself, and that fits."""
+    residual: float | None = None
+    """Of a regression: the standard deviation of what its networks leave unexplained, in the unit of the outputs."""
 
 
 # ---- writing --------------------------------------------------------------------------------------
@@ -70,6 +72,9 @@ def to_bytes(model: ModelFile) -> bytearray:
         "graph": json.dumps(_document(model.graph), separators=(",", ":"), ensure_ascii=False, allow_nan=False),
         "checksum": _NO_DIGITS,
     }
+    if model.residual is not None:
+        metadata["residual"] = json.dumps(float(model.residual))
+        _check_residual(model.residual, model.graph.task)
     # safetensors writes metadata in an order that changes from run to run; here one model gives one file, always.
     plain = save(tensors)
     length = int.from_bytes(plain[:8], "little")
@@ -159,7 +164,22 @@ def _read(file: io.BufferedReader, max_bytes: int | None) -> ModelFile:
     _require(isinstance(graph, str), "its metadata has no graph")
     _require(_strings(list(metadata.values())), "its metadata must be strings")
     tensors = {name: _tensor(data, entry) for name, entry in header.items()}
-    return ModelFile(_parsed_graph(_strict_json(graph, "the graph")), tensors, size, digits)
+    parsed = _parsed_graph(_strict_json(graph, "the graph"))
+    residual = _strict_number(metadata["residual"]) if "residual" in metadata else None
+    if residual is not None:
+        _check_residual(residual, parsed.task)
+    return ModelFile(parsed, tensors, size, digits, residual)
+
+
+def _strict_number(text: str) -> float:
+    found = re.fullmatch(r"\d{1,18}(\.\d{1,18})?(e[+-]?\d{1,3})?", text, re.ASCII)
+    _require(found is not None, f"its residual {text[:40]!r} is no decimal number")
+    return float(text)
+
+
+def _check_residual(residual: float, task: str) -> None:
+    _require(task == "regression", "only a regression has a residual")
+    _require(0 <= residual < float("inf"), f"its residual {residual} must be a finite number from 0")
 
 
 def _exactly(file: io.BufferedReader, count: int) -> bytearray:

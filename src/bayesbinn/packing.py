@@ -50,6 +50,7 @@ def pack(
     real: str = "float32",
     verify: bool = True,
     calibration: LogitScale | None = None,
+    residual: float | None = None,
 ) -> ModelFile:
     """Write a model as a file for `bayesbinn.runtime`, and return what was written.
 
@@ -75,6 +76,8 @@ def pack(
         real: how weights that are not binary are stored.
         verify: run an example through torch and through the file, and refuse if they differ.
         calibration: as in `predict`. The file's logits contain the shifts; `logit_scale` is the factor.
+        residual: of a regression: the standard deviation of what its networks leave unexplained, in the unit of the
+            outputs, measured on data that it was not trained on.
 
     >>> import tempfile
     >>> model = nn.Sequential(nn.Linear(8, 3, bias=False), nn.BatchNorm1d(3))
@@ -115,6 +118,7 @@ def pack(
         packed = _with_target(packed, *target)
     if real == "float16":
         packed = _halved(packed)
+    packed = replace(packed, residual=residual)
     try:
         model_file.check_model(packed)
     except InvalidFile as error:

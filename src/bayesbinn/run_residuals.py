@@ -43,6 +43,12 @@ class Residuals:
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} is {value!r}")
 
+    def of(self, posterior: BernoulliPosterior | None, samples: int) -> float | None:
+        """What the networks leave unexplained that so many samples give; None for one, neither the mode nor a mean."""
+        if samples == 1:
+            return None
+        return self.mean if samples and posterior is not None and not posterior.saturated else self.mode
+
 
 def estimated(
     epoch: int, model: nn.Module, posterior: BernoulliPosterior | None, validation: Part, unit: float

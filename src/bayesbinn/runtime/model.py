@@ -88,6 +88,7 @@ class Model:
     ) -> None:
         check_options(activations, threads, backend, max_memory)
         self.graph = file.graph
+        self.residual = file.residual
         self.activations = activations
         self.threads = threads or usable_cores()
         self.output_shape = shapes(file)[-1]
