@@ -33,8 +33,8 @@ from torch import Tensor, nn
 import bayesbinn as bb
 from bayesbinn import data, metrics
 from bayesbinn.errors import CalibrationWarning
+from bayesbinn.files import replacing, write_together
 from bayesbinn.paper.output import machine, markdown_table
-from bayesbinn.run_files import replacing, write_atomically
 from bayesbinn.train import Epoch, fit
 
 SAMPLES = 20
@@ -106,8 +106,8 @@ TASKS = {
         Task("wine", (256, 256), 60, 32, 10, table(lambda: datasets.load_wine(return_X_y=True))),
         Task("breast cancer", (256, 256), 60, 32, 10, table(lambda: datasets.load_breast_cancer(return_X_y=True))),
         Task("hastie", (256, 256), 20, 32, 3, table(hastie)),
-        Task("digits", (256, 256), 30, 32, 10, table(lambda: datasets.load_digits(return_X_y=True), one_scale=True)),
         Task("MNIST", (512, 512, 512), 20, 100, 3, mnist),
+        Task("digits", (256, 256), 30, 32, 10, table(lambda: datasets.load_digits(return_X_y=True), one_scale=True)),
     )
 }
 
@@ -375,8 +375,8 @@ def main() -> None:
     text = report(cells, "; ".join(machine().values()) + ".")
     if not arguments.only:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        write_atomically(arguments.out / "posterior.md", text.encode())
-        write_atomically(arguments.out / "posterior.json", json.dumps(cells, indent=1).encode())
+        numbers = json.dumps(cells, indent=1).encode()
+        write_together([(arguments.out / "posterior.md", text.encode()), (arguments.out / "posterior.json", numbers)])
     print(text)
     if any(cell["data"] == "digits" for cell in cells):
         picture(cells, arguments.picture)
