@@ -17,6 +17,7 @@ import json
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -31,8 +32,9 @@ from torch import Tensor, nn
 
 import bayesbinn as bb
 from bayesbinn import data, metrics
+from bayesbinn.errors import CalibrationWarning
+from bayesbinn.files import replacing, write_together
 from bayesbinn.paper.output import machine, markdown_table
-from bayesbinn.run_files import replacing, write_atomically
 from bayesbinn.train import Epoch, fit
 
 SAMPLES = 20
@@ -104,8 +106,8 @@ TASKS = {
         Task("wine", (256, 256), 60, 32, 10, table(lambda: datasets.load_wine(return_X_y=True))),
         Task("breast cancer", (256, 256), 60, 32, 10, table(lambda: datasets.load_breast_cancer(return_X_y=True))),
         Task("hastie", (256, 256), 20, 32, 3, table(hastie)),
-        Task("digits", (256, 256), 30, 32, 10, table(lambda: datasets.load_digits(return_X_y=True), one_scale=True)),
         Task("MNIST", (512, 512, 512), 20, 100, 3, mnist),
+        Task("digits", (256, 256), 30, 32, 10, table(lambda: datasets.load_digits(return_X_y=True), one_scale=True)),
     )
 }
 
@@ -132,6 +134,11 @@ class Trained:
     seconds: float
 
 
+def kept(task: Task, seed: int, settings: dict[str, float], keep: Path, epochs: int) -> Path:
+    changes = "-".join(f"{key}{value:g}" for key, value in settings.items())
+    return keep / f"{task.name.replace(' ', '-')}-{changes}-e{epochs}-{seed}.pt"
+
+
 def trained(task: Task, rows: Rows, seed: int, settings: dict[str, float], keep: Path, epochs: int) -> Trained:
     """The network from the folder of kept ones, or trained now."""
     inputs, targets = rows.train
@@ -139,8 +146,7 @@ def trained(task: Task, rows: Rows, seed: int, settings: dict[str, float], keep:
     model = network(inputs[0].numel(), task.hidden, rows.classes)
     binary, _ = bb.split_parameters(model)
     optimizer = bb.BayesBiNN(binary, train_set_size=len(inputs), seed=seed, **settings)  # type: ignore[arg-type]
-    changes = "-".join(f"{key}{value:g}" for key, value in settings.items())
-    path = keep / f"{task.name.replace(' ', '-')}-{changes}-e{epochs}-{seed}.pt"
+    path = kept(task, seed, settings, keep, epochs)
     if path.is_file():
         state = torch.load(path, weights_only=True)
         model.load_state_dict(state["model"])
@@ -191,7 +197,7 @@ def measured(task: Task, rows: Rows, seed: int, settings: dict[str, float], keep
     model, posterior = found.model, found.posterior
     batches = [batch for batch in rows.train[0][:10_000].split(500) if len(batch) > 1]
     bb.recalibrate(model, posterior, batches)
-    count = 0 if posterior.saturated else SAMPLES
+    count = 0 if settings == POINT else SAMPLES
     statistics = bb.recalibrate(model, posterior, batches, samples=count, seed=seed) if count else None
 
     def by(samples: int, q: bb.BernoulliPosterior, x: Tensor) -> bb.Prediction:
@@ -323,6 +329,26 @@ def picture(cells: list[dict[str, Any]], path: Path) -> None:
         figure.savefig(path)
 
 
+Cell = tuple[int, dict[str, float], int]
+
+
+def planned(task: Task, choose: bool) -> list[Cell]:
+    """(seed, settings, epochs) of everything to train for a data set."""
+    cells: list[Cell] = [
+        (seed, settings, task.epochs) for seed in range(task.seeds) for settings in ({"certainty": CERTAINTY}, POINT)
+    ]
+    if task.name == "digits":
+        others, seeds, epochs = CURVE, 3, task.epochs
+    elif choose and task.name == "MNIST":  # a short run tells as much about the setting
+        others, seeds, epochs = CHOICES, 1, 3
+    elif choose:
+        others, seeds, epochs = CHOICES, 3, task.epochs
+    else:
+        return cells
+    more: list[Cell] = [(seed, {"certainty": c}, epochs) for seed in range(seeds) for c in others]
+    return sorted([*cells, *(cell for cell in more if cell not in cells)], key=lambda cell: cell[0])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
@@ -330,38 +356,27 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=Path("runs/posterior"), help="trained networks")
     parser.add_argument("--only", choices=list(TASKS), action="append", help="data sets; default: all")
     parser.add_argument("--choose", action="store_true", help="also train what the settings were chosen from")
+    parser.add_argument("--no-train", action="store_true", help="report what is trained already")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", CalibrationWarning)  # half of a small table's validation rows, to choose by
     cells: list[dict[str, Any]] = []
     for task in TASKS.values():
         if arguments.only and task.name not in arguments.only:
             continue
-        plan = [({"certainty": CERTAINTY}, task.epochs), (POINT, task.epochs)]
-        if task.name == "digits":
-            plan += [({"certainty": c}, task.epochs) for c in CURVE if c != CERTAINTY]
-        elif arguments.choose:
-            # A short MNIST run tells as much about the setting, at a tenth of the time.
-            plan += [({"certainty": c}, min(task.epochs, 20 if task.name != "MNIST" else 3)) for c in CHOICES]
-        for seed in range(task.seeds):
-            rows = task.load(seed)
-            for settings, epochs in plan:
-                aside = settings not in ({"certainty": CERTAINTY}, POINT)
-                if (
-                    (aside and seed >= 3)
-                    or (epochs != task.epochs and seed)
-                    or any(
-                        (c["data"], c["seed"], c["settings"], c["epochs"]) == (task.name, seed, settings, epochs)
-                        for c in cells
-                    )
-                ):
-                    continue
-                cells.append(measured(task, rows, seed, settings, arguments.keep, epochs))
-                print(f"{task.name}, seed {seed}, {settings}: done", file=sys.stderr, flush=True)
+        rows, of = None, -1
+        for seed, settings, epochs in planned(task, arguments.choose):
+            if arguments.no_train and not kept(task, seed, settings, arguments.keep, epochs).is_file():
+                continue
+            if rows is None or of != seed:
+                rows, of = task.load(seed), seed
+            cells.append(measured(task, rows, seed, settings, arguments.keep, epochs))
+            print(f"{task.name}, seed {seed}, {settings}: done", file=sys.stderr, flush=True)
     text = report(cells, "; ".join(machine().values()) + ".")
     if not arguments.only:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        write_atomically(arguments.out / "posterior.md", text.encode())
-        write_atomically(arguments.out / "posterior.json", json.dumps(cells, indent=1).encode())
+        numbers = json.dumps(cells, indent=1).encode()
+        write_together([(arguments.out / "posterior.md", text.encode()), (arguments.out / "posterior.json", numbers)])
     print(text)
     if any(cell["data"] == "digits" for cell in cells):
         picture(cells, arguments.picture)

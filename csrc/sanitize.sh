@@ -53,7 +53,7 @@ inference() {
     shift
     # shellcheck disable=SC2086
     kernels "$source/inference/kernels.cpp" "$flags" $most
-    for name in network convolution pointwise weights team choose sanitize_test; do
+    for name in network convolution pointwise weights session team choose sanitize_test; do
         set -- "$@" "$source/inference/$name.cpp"
     done
     finish "$flags" "$@"

@@ -116,7 +116,7 @@ def test_no_flipped_bit_of_a_posterior_is_loaded(tmp_path: Path) -> None:
     BernoulliPosterior.load(BEFORE / "posterior.safetensors").save(path)
     content = path.read_bytes()
     BernoulliPosterior.load(path)
-    for bit in {*places(len(content), 300), *range(8 * 300)}:
+    for bit in {*places(len(content), 200), *range(0, 8 * 300, 7)}:
         path.write_bytes(flipped(content, bit))
         with pytest.raises(InvalidFile) as refused:
             BernoulliPosterior.load(path)
@@ -173,7 +173,7 @@ def test_a_tampered_checkpoint_is_used_or_refused_in_one_line(folder: Path) -> N
     state = read_checkpoint(folder / "checkpoint.pt")
     moments, refusals = random.Random(3), []
     paths = [path for path in entries(state) if path and "histogram" not in path]
-    for path in moments.sample(paths, 30):
+    for path in moments.sample(paths, 24):
         value = moments.choice(VALUES)
         replaced = partial(lambda copy, key, value: copy.__setitem__(key, value), value=value)
         change = moments.choice([replaced, replaced, removed, shortened])
@@ -182,7 +182,7 @@ def test_a_tampered_checkpoint_is_used_or_refused_in_one_line(folder: Path) -> N
             resumed(folder).train(stop_after=3 if folder.name == "run" else 2)
         except BayesbinnError as error:
             refusals.append(str(error))
-    assert len(refusals) >= 10 and not any("\n" in each for each in refusals)
+    assert len(refusals) >= 8 and not any("\n" in each for each in refusals)
 
 
 @pytest.mark.parametrize(

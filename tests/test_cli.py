@@ -239,7 +239,7 @@ def test_the_version_is_told_also_where_only_the_runtime_is_installed(call: Call
 def test_json_answers_parse(call: Call, place: Path) -> None:
     methods = json.loads(call("methods", "--json").out)
     assert set(methods) == {"bayesbinn", "bimu", "ste", "bop", "pmf", "lrnet", "float", "ewc"}
-    assert methods["bayesbinn"]["defaults"]["initial_strength"] == 10.0
+    assert methods["bayesbinn"]["defaults"]["momentum"] == 0.0
     presets = json.loads(call("presets", "--json").out)
     assert presets["digits"]["methods"][0] == "bayesbinn"
     names = {row["name"] for row in json.loads(call("data", "--json").out)}
@@ -492,3 +492,42 @@ def test_the_second_ctrl_c_ends_at_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_sigterm_ends_at_once() -> None:
+    from bayesbinn.display import stoppable
+
+    before = signal.getsignal(signal.SIGTERM)
+    with stoppable() as asked:
+        signal.raise_signal(signal.SIGTERM)
+        assert asked() and asked.exit_code == 143
+        with pytest.raises(SystemExit) as ended:
+            signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 143 and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_while_the_program_starts_is_one_line() -> None:
+    """At many moments of the imports, which take seconds."""
+    for moment in (5, 100, 400, 800):
+        started = subprocess.Popen(
+            [sys.executable, "-c", PAUSED_START, str(moment)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        out, said = started.communicate(timeout=120)
+        assert (started.returncode, out, said) == (130, "", "interrupted\n"), moment
+
+
+# Ctrl-C comes when the n-th module is about to be imported.
+PAUSED_START = """
+import os, signal, sys
+from bayesbinn.__main__ import main
+count, limit = 0, int(sys.argv[1])
+class Finder:
+    def find_spec(self, *_):
+        global count
+        count += 1
+        if count == limit:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["bayesbinn", "train", "digits", "--out", os.devnull + "/x"]
+sys.exit(main())
+"""

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import bayesbinn as bb
 from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient
+from bayesbinn.kernels import native
 from bayesbinn.methods import METHODS, BinaryOptimizer
 
 # A few settings per method that make a small network learn within some dozens of steps. "bayesbinn" is
@@ -415,8 +416,13 @@ def refusal_of_a_step(optimizer: BinaryOptimizer) -> str:
 @every_method
 @pytest.mark.parametrize("size", [1e20, 1e30, 3e38])
 @pytest.mark.parametrize("samples", [1, 2])
-def test_a_huge_gradient_is_refused_or_digested(case: str, size: float, samples: int) -> None:
+@pytest.mark.parametrize("compiled", [True, False], ids=["native", "twin"])
+def test_a_huge_gradient_is_refused_or_digested(
+    case: str, size: float, samples: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever a finite gradient is, the state stays finite; a refused step changes nothing, a good one follows."""
+    if not compiled:
+        monkeypatch.setattr(native, "available", False)
     model = network()
     optimizer = make(case, model)
     train(model, optimizer, 2)
@@ -452,6 +458,21 @@ def test_a_gradient_that_would_overflow_the_state_is_refused(case: str) -> None:
     with pytest.raises(NonFiniteGradient, match=r"'0\.weight' has values up to .* at step 1, .*state overflows"):
         optimizer.step()
     assert_same(before, tensors(optimizer))
+
+
+@pytest.mark.parametrize("case", ["ste", "pmf", "bayesbinn-memory"])
+def test_a_loss_that_explodes_stops_fit_with_a_finite_state(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    factors = iter([1.0, 1.0, 3e37])  # the third batch of the epoch explodes
+
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y) * next(factors)
+
+    with pytest.raises(NonFiniteGradient, match=r"'[02]\.weight' .* at step 3"):
+        bb.train.fit(model, optimizer, *batch(size=96), epochs=1, batch_size=32, loss=loss)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors(optimizer))
+    bb.check_binary(model)
 
 
 # ---- odd parameters ----------------------------------------------------------------------------
@@ -674,6 +695,32 @@ def test_float16_gradients_under_a_grad_scaler(case: str) -> None:
     assert_same(before, tensors(optimizer))
     assert scaler.get_scale() < scale
     train(model, optimizer, 1)
+
+
+@pytest.mark.parametrize("case", ["bayesbinn", "ste"])
+def test_a_grad_scaler_is_forgotten_after_a_refused_step(case: str) -> None:
+    """A finite gradient that is too large does not stop the scaler, but the step; the next one is not divided."""
+    model, twin = network(), network()
+    optimizer, reference = make(case, model), make(case, twin)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with optimizer.sampled_params(train=True):
+        scaler.scale(loss_of(model)).backward()
+    model[0].weight.grad[0, 0] = 3e38
+    if case == "bayesbinn":
+        optimizer.param_groups[0]["train_set_size"] = 10**9
+    before = tensors(optimizer)
+    with pytest.raises(NonFiniteGradient, match=r"'0\.weight' has values up to 2\.9e\+35 at step 1"):
+        scaler.step(optimizer)
+    assert_same(before, tensors(optimizer))
+    scaler.update()
+    if case == "bayesbinn":
+        optimizer.param_groups[0]["train_set_size"] = 320
+        with reference.sampled_params(train=True):  # the refused sample was drawn
+            pass
+        reference.zero_grad()
+    train(model, optimizer, 2)
+    train(twin, reference, 2)
+    assert_same(tensors(reference), tensors(optimizer))
 
 
 @every_method

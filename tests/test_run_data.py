@@ -25,7 +25,6 @@ from bayesbinn.deployment import pack_run
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments import Experiment, load_experiment
 from bayesbinn.experiments.config import validated
-from bayesbinn.run_calibration import is_calibrated
 from bayesbinn.runs import Run, load_run, load_trained
 from bayesbinn.trained import load_network
 
@@ -246,12 +245,33 @@ def test_the_stored_calibration_is_that_of_the_validation_part(tmp_path: Path) -
     Run.open(wine_experiment(table), tmp_path / "run").train()
     trained = load_network(tmp_path / "run")
     part = trained.parts().validation
-    assert part is not None and trained.posterior is not None and trained.calibrated is not None
-    fitted = bb.calibrate(trained.model, trained.posterior, *part.whole(), samples=10, batch_size=1000)
-    assert is_calibrated(fitted) and trained.calibrated.logit_scale == fitted.logit_scale
-    assert not is_calibrated(trained.posterior)
+    assert part is not None and trained.posterior is not None
+    with pytest.warns(bb.errors.CalibrationWarning, match="14 validation rows"):
+        fitted = bb.calibrate(trained.model, trained.posterior, *part.whole(), samples=10, batch_size=1000)
+    assert trained.calibration == fitted.logit_scale != bb.LogitScale() == trained.posterior.logit_scale
     in_file = bb.BernoulliPosterior.load(tmp_path / "run" / "posterior.safetensors")
     assert in_file.logit_scale == fitted.logit_scale
+
+
+def test_full_precision_is_calibrated_too(call: Call, tmp_path: Path) -> None:  # noqa: F811
+    experiment = load_experiment("digits", method="float", overrides={"training.epochs": 3, "model.width": 0.02})
+    Run.open(experiment, tmp_path).train()
+    raw, fitted = (
+        json.loads(call("evaluate", tmp_path, "--json", *extra).out)["weights"] for extra in (["--no-calibrate"], [])
+    )
+    assert fitted["NLL"] < raw["NLL"] - 0.1, "unit-variance logits are underconfident"
+    stored = json.loads((tmp_path / "calibration.json").read_text())
+    assert stored["last"]["epoch"] == 3 and stored["last"]["logit_scale"]["mode"] > 1
+    assert stored.keys() == {"last", "best"}
+    assert call("pack", tmp_path, "--json").code == 0
+    assert json.loads(call("inspect", tmp_path / "model.safetensors", "--json").out)["logit_scale"] == pytest.approx(
+        stored["last"]["logit_scale"]["mode"], rel=1e-6
+    )
+    (tmp_path / "calibration.json").write_text('{"last": 3}')
+    answer = call("evaluate", tmp_path)
+    assert answer.code == 2 and "calibration.json: damaged" in answer.err
+    Run.open(experiment, tmp_path).train()
+    assert json.loads((tmp_path / "calibration.json").read_text()) == stored
 
 
 def test_a_run_that_was_stopped_inside_an_epoch_is_calibrated_on_its_data(call: Call, tmp_path: Path) -> None:  # noqa: F811

@@ -212,7 +212,7 @@ def test_a_lost_or_torn_metrics_file_is_written_anew(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=2)
     rows = rows_of(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "lr"')
-    with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of JSON per epoch"):
+    with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of metrics per epoch"):
         load_run(tmp_path)
     Run.open(digits(), tmp_path)
     assert rows_of(tmp_path) == rows
@@ -339,7 +339,7 @@ def test_a_run_without_its_checkpoint_is_not_evaluated_as_if_it_were_trained(tmp
 
 MISFITS = [
     ({"training.loss": "mse"}, "needs 'cross_entropy'; add --set training.loss=cross_entropy"),
-    ({"model.name": "vgg"}, "vgg needs square images"),
+    ({"model.name": "vgg"}, "vgg needs images"),
     ({"model.name": "lrnet_mnist"}, "takes images of (1, 28, 28), these examples are (64,)"),
     ({"model.name": "mnist_mpl"}, "there is no network 'mnist_mpl'. Did you mean 'mnist_mlp'?"),
     ({"model.name": "synthetic_mlp", "training.loss": "binary_cross_entropy"}, "10 classes; synthetic_mlp has one"),
@@ -407,13 +407,18 @@ def test_three_kills_at_random_moments_change_nothing(method: str, commands: Com
     assert not list(killed.glob("*.partial"))
 
 
-def test_ctrl_c_stops_with_one_line_and_the_same_command_resumes(commands: Commands, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_with_one_line_and_the_same_command_resumes(
+    number: signal.Signals, commands: Commands, tmp_path: Path
+) -> None:
+    """Ctrl-C, and SIGTERM as a cluster or a system that shuts down sends it."""
     assert commands.run(*training("ste", tmp_path / "whole")) == 0, commands.errors
     folder = tmp_path / "stopped"
     process = commands.start(*training("ste", folder))
     wait_for_a_checkpoint(folder)
-    os.kill(process, signal.SIGINT)
-    assert commands.wait(process) == 130
+    os.kill(process, number)
+    assert commands.wait(process) == 128 + number
+    assert not (folder / "lock").exists()
     said = [line for line in commands.errors if not line.startswith(("epoch ", "learning rate: "))]
     assert len(said) == 1 and said[0].startswith("stopped in epoch ") and "the same command resumes" in said[0]
     assert commands.run(*training("ste", folder)) == 0

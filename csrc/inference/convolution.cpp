@@ -6,6 +6,8 @@ namespace {
 // Tables that stay in the second-level cache while the tiles of weights pass by, and totals beside them.
 constexpr size_t RING_BUDGET = 192 << 10;
 constexpr size_t MOST_WINDOWS = 256;
+// Tables of one thread, however wide an image and however far apart its taps.
+constexpr size_t MOST_RING = 8 << 20;
 
 }  // namespace
 
@@ -13,7 +15,7 @@ constexpr size_t MOST_WINDOWS = 256;
 struct TableConvolution::Ring {
     uint8_t *tables;
     int32_t *magnitudes;         // [ring row][column]: Σ|q| of a pixel
-    int32_t *window_magnitudes;  // [row of the strip][x]
+    int32_t *window_magnitudes;  // [row of the strip][x of the part]
     uint32_t *offsets;           // [row of the strip][block]
     int32_t *totals;             // [MOST_WINDOWS][TILE]
     uint8_t *indices;            // of a chunk
@@ -24,7 +26,7 @@ struct TableConvolution::Ring {
         magnitudes = reinterpret_cast<int32_t *>(scratch);
         scratch += round_up(c.ring_rows_ * c.columns_ * sizeof(int32_t), LINE);
         window_magnitudes = reinterpret_cast<int32_t *>(scratch);
-        scratch += round_up(c.strip_ * c.g_.out_width * sizeof(int32_t), LINE);
+        scratch += round_up(c.strip_ * c.wide_ * sizeof(int32_t), LINE);
         offsets = reinterpret_cast<uint32_t *>(scratch);
         scratch += round_up(c.strip_ * c.blocks_ * sizeof(uint32_t), LINE);
         totals = reinterpret_cast<int32_t *>(scratch);
@@ -37,24 +39,24 @@ bool TableConvolution::suits(const Geometry &geometry) {
     const size_t groups = tap_positions(geometry) / GROUP;
     const size_t run = geometry.dilation_width == 1 ? groups * geometry.kernel_width : groups;
     if (geometry.groups != 1 || groups % 2 || run % BLOCK) return false;
-    // Offsets within the ring have 32 bits.
-    const size_t rows = geometry.dilation_height * (geometry.kernel_height - 1) + 1;
-    const size_t columns =
-        (geometry.out_width - 1) * geometry.stride_width + geometry.dilation_width * (geometry.kernel_width - 1) + 1;
-    return rows <= UINT32_MAX / (groups * TABLE) / columns;
+    // Neighbouring parts share the columns of a window: a part must be so wide that few tables are built twice.
+    const size_t columns = std::min(geometry.columns_of(geometry.out_width), 2 * geometry.span_width() + geometry.stride_width);
+    return geometry.span_height() <= MOST_RING / (groups * TABLE) / columns;
 }
 
 TableConvolution::TableConvolution(
-    size_t input, size_t output, Geometry geometry, std::vector<const uint8_t *> weights, Finishing finishing
+    size_t input, size_t output, Geometry geometry, PackedSets weights, Finishing finishing
 )
     : Step({input}, output), g_(geometry), weights_(std::move(weights)), finishing_(std::move(finishing)) {
     pixel_bytes_ = tap_positions(g_) / GROUP * TABLE;
-    columns_ = (g_.out_width - 1) * g_.stride_width + g_.dilation_width * (g_.kernel_width - 1) + 1;
     blocks_ = g_.taps() * pixel_bytes_ / (BLOCK * TABLE);
-    const size_t span = g_.dilation_height * (g_.kernel_height - 1) + 1, row_bytes = columns_ * pixel_bytes_;
+    const size_t span = g_.span_height(), most_columns = MOST_RING / (span * pixel_bytes_);
+    wide_ = std::min(g_.out_width, (most_columns - g_.span_width()) / g_.stride_width + 1);
+    columns_ = g_.columns_of(wide_);
+    const size_t row_bytes = columns_ * pixel_bytes_;
     strip_ = 1;
     while (strip_ < g_.out_height && (strip_ * g_.stride_height + span) * row_bytes <= RING_BUDGET &&
-           (strip_ + 1) * g_.out_width <= MOST_WINDOWS)
+           (strip_ + 1) * wide_ <= MOST_WINDOWS)
         strip_++;
     ring_rows_ = (strip_ - 1) * g_.stride_height + span;
 }
@@ -62,25 +64,27 @@ TableConvolution::TableConvolution(
 size_t TableConvolution::scratch_bytes() const {
     return round_up(ring_rows_ * columns_ * pixel_bytes_, LINE) +
            round_up(ring_rows_ * columns_ * sizeof(int32_t), LINE) +
-           round_up(strip_ * g_.out_width * sizeof(int32_t), LINE) +
+           round_up(strip_ * wide_ * sizeof(int32_t), LINE) +
            round_up(strip_ * blocks_ * sizeof(uint32_t), LINE) +
            MOST_WINDOWS * TILE * sizeof(int32_t) + LookUpChunks::BYTES;
 }
 
-// Row `row` of the padded image.
+// Row `row` of the padded image, as far as a part's windows see it.
 void TableConvolution::build_row(
-    const Kernels &kernels, const float *image, size_t row, float inverse, const Ring &ring
+    const Kernels &kernels, const float *image, size_t row, Columns part, float inverse, const Ring &ring
 ) const {
     uint8_t *tables = ring.tables + row % ring_rows_ * columns_ * pixel_bytes_;
     int32_t *magnitudes = ring.magnitudes + row % ring_rows_ * columns_;
     const bool outside = row < g_.top || row - g_.top >= g_.height || inverse == 0.0f;
-    for (size_t column = 0; column < columns_; column++, tables += pixel_bytes_) {
+    const size_t first = part.first * g_.stride_width, count = g_.columns_of(part.last - part.first);
+    for (size_t i = 0; i < count; i++, tables += pixel_bytes_) {
+        const size_t column = first + i;
         if (outside || column < g_.left || column - g_.left >= g_.width) {
             memset(tables, 0, pixel_bytes_);
-            magnitudes[column] = 0;
+            magnitudes[i] = 0;
         } else {
             const float *pixel = image + ((row - g_.top) * g_.width + column - g_.left) * g_.channels;
-            magnitudes[column] = kernels.build_tables(pixel, g_.channels, inverse, tables);
+            magnitudes[i] = kernels.build_tables(pixel, g_.channels, inverse, tables);
         }
     }
 }
@@ -98,6 +102,7 @@ void TableConvolution::offsets_of(size_t y, uint32_t *offsets) const {
     }
 }
 
+// x is counted from the part's first column.
 int32_t TableConvolution::magnitude_of(size_t y, size_t x, const Ring &ring) const {
     int32_t sum = 0;
     for (size_t tap_y = 0; tap_y < g_.kernel_height; tap_y++) {
@@ -109,48 +114,56 @@ int32_t TableConvolution::magnitude_of(size_t y, size_t x, const Ring &ring) con
 }
 
 void TableConvolution::run(const Frame &frame, size_t task, std::byte *scratch) const {
-    const Band band(frame, output, g_.out_height, task);
+    const Band band(frame, output, g_.out_height, task / parts());
+    const size_t from = task % parts() * wide_;
+    const Columns part{from, std::min(from + wide_, g_.out_width)};
     const Ring ring(*this, scratch);
     const float *image = frame.get(inputs[0], frame.network, band.example);
     const Quantisation scale =
         Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
-    const size_t span = g_.dilation_height * (g_.kernel_height - 1) + 1;
-    size_t built = band.first_row * g_.stride_height;
-    for (size_t first = band.first_row; first < band.last_row; first += strip_) {
-        const size_t last = std::min(first + strip_, band.last_row);
+    size_t built = band.first * g_.stride_height;
+    for (size_t first = band.first; first < band.last; first += strip_) {
+        const size_t last = std::min(first + strip_, band.last);
         built = std::max(built, first * g_.stride_height);
-        for (; built < (last - 1) * g_.stride_height + span; built++)
-            build_row(frame.kernels, image, built, scale.inverse, ring);
-        for (size_t y = first; y < last; y++) {
-            offsets_of(y, ring.offsets + (y - first) * blocks_);
-            for (size_t x = 0; x < g_.out_width; x++)
-                ring.window_magnitudes[(y - first) * g_.out_width + x] = magnitude_of(y, x, ring);
-        }
-        for (size_t network = band.first_network; network < band.last_network; network++) {
-            const uint8_t *const weights = weights_[weights_.size() == 1 ? 0 : network];
-            float *const out = frame.get(output, network, band.example);
-            for (size_t channel = 0; channel < g_.outputs; channel += TILE) {
-                const uint8_t *const tile = weights + channel / TILE * blocks_ * BLOCK * 32;
-                const size_t outputs = std::min(TILE, g_.outputs - channel);
-                const Finish finish = finishing_.of(network, channel);
-                // Only a strip of one row can be wider than the totals have room for.
-                for (size_t from = 0; from < g_.out_width; from += MOST_WINDOWS) {
-                    const Columns columns{from, std::min(from + MOST_WINDOWS, g_.out_width)};
-                    look_up_strip(frame.kernels, tile, last - first, columns, ring);
-                    const int32_t *totals = ring.totals;
-                    for (size_t y = first; y < last; y++)
-                        for (size_t x = columns.first; x < columns.last; x++, totals += TILE)
-                            frame.kernels.finish_totals(
-                                totals, ring.window_magnitudes[(y - first) * g_.out_width + x], scale.factor, finish,
-                                outputs, out + (y * g_.out_width + x) * g_.outputs + channel
-                            );
-                }
+        for (; built < (last - 1) * g_.stride_height + g_.span_height(); built++)
+            build_row(frame.kernels, image, built, part, scale.inverse, ring);
+        run_strip(frame, band, first, last, part, scale.factor, ring);
+    }
+}
+
+// Output rows `first` to `last` of a part, from the tables of the ring.
+void TableConvolution::run_strip(
+    const Frame &frame, const Band &band, size_t first, size_t last, Columns part, float factor, const Ring &ring
+) const {
+    const size_t width = part.last - part.first;
+    for (size_t y = first; y < last; y++) {
+        offsets_of(y, ring.offsets + (y - first) * blocks_);
+        for (size_t x = 0; x < width; x++) ring.window_magnitudes[(y - first) * width + x] = magnitude_of(y, x, ring);
+    }
+    for (size_t network = band.first_network; network < band.last_network; network++) {
+        const uint8_t *const weights = (*weights_)[weights_->size() == 1 ? 0 : network];
+        float *const out = frame.get(output, network, band.example) + part.first * g_.outputs;
+        for (size_t channel = 0; channel < g_.outputs; channel += TILE) {
+            const uint8_t *const tile = weights + channel / TILE * blocks_ * BLOCK * 32;
+            const size_t outputs = std::min(TILE, g_.outputs - channel);
+            const Finish finish = finishing_.of(network, channel);
+            // Only a strip of one row can be wider than the totals have room for.
+            for (size_t from = 0; from < width; from += MOST_WINDOWS) {
+                const Columns columns{from, std::min(from + MOST_WINDOWS, width)};
+                look_up_strip(frame.kernels, tile, last - first, columns, ring);
+                const int32_t *totals = ring.totals;
+                for (size_t y = first; y < last; y++)
+                    for (size_t x = columns.first; x < columns.last; x++, totals += TILE)
+                        frame.kernels.finish_totals(
+                            totals, ring.window_magnitudes[(y - first) * width + x], factor, finish, outputs,
+                            out + (y * g_.out_width + x) * g_.outputs + channel
+                        );
             }
         }
     }
 }
 
-// The totals of one tile of outputs for some columns of `rows` rows of windows.
+// The totals of one tile of outputs for some columns, counted from the part's first, of `rows` rows of windows.
 void TableConvolution::look_up_strip(
     const Kernels &kernels, const uint8_t *tile, size_t rows, Columns columns, const Ring &ring
 ) const {
@@ -177,9 +190,9 @@ void DepthwiseConvolution::run(const Frame &frame, size_t task, std::byte *) con
     const float *image = frame.get(inputs[0], frame.network, band.example);
     const size_t one = g_.taps() * g_.channels;
     for (size_t network = band.first_network; network < band.last_network; network++) {
-        const float *weights = weights_.data() + (weights_.size() == one ? 0 : network * one);
+        const float *weights = weights_->data() + (weights_->size() == one ? 0 : network * one);
         float *const out = frame.get(output, network, band.example);
-        for (size_t y = band.first_row; y < band.last_row; y++)
+        for (size_t y = band.first; y < band.last; y++)
             for (size_t x = 0; x < g_.out_width; x++) {
                 float *const to = out + (y * g_.out_width + x) * g_.channels;
                 memset(to, 0, g_.channels * sizeof(float));

@@ -16,6 +16,12 @@ struct Geometry {
     size_t group_channels() const { return channels / groups; }
     size_t group_outputs() const { return outputs / groups; }
     size_t taps() const { return kernel_height * kernel_width; }
+    size_t windows() const { return out_height * out_width; }
+    // Rows and columns of the padded image that a window spans.
+    size_t span_height() const { return dilation_height * (kernel_height - 1) + 1; }
+    size_t span_width() const { return dilation_width * (kernel_width - 1) + 1; }
+    // Columns of the padded image that some neighbouring windows span.
+    size_t columns_of(size_t outputs_wide) const { return (outputs_wide - 1) * stride_width + span_width(); }
 
     // The stored rows are [channel][y][x]; windows are read as [y][x][channel], `stride` positions for each tap.
     Order window_order(size_t stride) const {
@@ -33,56 +39,56 @@ struct Geometry {
     }
 };
 
-// An image is cut into bands of rows only where there are fewer images than threads.
-inline size_t bands_per_image(const Frame &frame, size_t images, size_t rows) {
-    return std::min(rows, std::max<size_t>(1, (frame.threads + images - 1) / images));
+// An image is cut into bands (of rows, or of windows) only where there are fewer images than threads.
+inline size_t bands_per_image(const Frame &frame, size_t images, size_t parts) {
+    return std::min(parts, std::max<size_t>(1, (frame.threads + images - 1) / images));
 }
 
 // Bands of all images as tasks. Where all networks' outputs are kept, a band serves all of them: what is
 // prepared of an input that they share is prepared once.
 struct Band {
-    size_t example, first_row, last_row, first_network, last_network;
+    size_t example, first, last, first_network, last_network;
 
-    Band(const Frame &frame, size_t output, size_t rows, size_t task) {
-        const size_t bands = bands_per_image(frame, frame.batch, rows), band = task % bands;
+    // `parts`: the rows, or windows, of an image.
+    Band(const Frame &frame, size_t output, size_t parts, size_t task) {
+        const size_t bands = bands_per_image(frame, frame.batch, parts), band = task % bands;
         example = task / bands;
-        first_row = rows * band / bands;
-        last_row = rows * (band + 1) / bands;
+        first = parts * band / bands;
+        last = parts * (band + 1) / bands;
         const bool all = frame.values[output].kept > 1;
         first_network = all ? 0 : frame.network;
         last_network = all ? frame.networks : frame.network + 1;
     }
 
-    static size_t count(const Frame &frame, size_t rows) {
-        return frame.batch * bands_per_image(frame, frame.batch, rows);
+    static size_t count(const Frame &frame, size_t parts) {
+        return frame.batch * bands_per_image(frame, frame.batch, parts);
     }
 };
 
-// Any convolution: the windows of a strip of output rows are gathered and prepared, then multiplied.
+// Any convolution: a strip of windows is gathered and prepared, then multiplied.
 template <class Rows>
 class WindowConvolution : public Step {
    public:
     WindowConvolution(size_t input, size_t output, Geometry geometry, RowSets<Rows> sets, Finishing finishing)
         : Step({input}, output), g_(geometry), sets_(std::move(sets)), finishing_(std::move(finishing)),
-          strip_(std::clamp<size_t>(set(0, 0).most_rows() / g_.out_width, 1, g_.out_height)) {}
+          strip_(rows_of_strip(set(0, 0))) {}
 
-    size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.out_height); }
+    size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.windows()); }
 
     size_t scratch_bytes() const override {
-        return window_bytes() + strip_ * g_.out_width * set(0, 0).prepared_bytes() + Rows::SCRATCH;
+        return window_bytes() + strip_ * set(0, 0).prepared_bytes() + Rows::SCRATCH;
     }
 
     void run(const Frame &frame, size_t task, std::byte *scratch) const override {
-        const Band band(frame, output, g_.out_height, task);
+        const Band band(frame, output, g_.windows(), task);
         const float *image = frame.get(inputs[0], frame.network, band.example);
         Quantisation scale{};
         if (Rows::QUANTISED)
             scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
-        for (size_t first = band.first_row; first < band.last_row; first += strip_) {
-            const size_t last = std::min(first + strip_, band.last_row);
+        for (size_t first = band.first; first < band.last; first += strip_) {
+            const size_t last = std::min(first + strip_, band.last);
             for (size_t group = 0; group < g_.groups; group++) {
-                std::byte *to = scratch + window_bytes();
-                for (size_t y = first; y < last; y++) to = prepare(frame, image, y, group, scale, scratch, to);
+                prepare(frame.kernels, image, first, last, group, scale, scratch);
                 for (size_t network = band.first_network; network < band.last_network; network++)
                     multiply(frame, network, band.example, first, last, group, scratch + window_bytes());
             }
@@ -97,24 +103,26 @@ class WindowConvolution : public Step {
         return (*sets_)[(sets_->size() == g_.groups ? 0 : network * g_.groups) + group];
     }
 
-    // One output row's windows; returns where the next row's go.
-    std::byte *prepare(
-        const Frame &frame, const float *image, size_t y, size_t group, Quantisation scale, std::byte *scratch,
-        std::byte *to
+    // Windows `first` to `last`, counted row by row; `scratch` has room for one window, then for the prepared strip.
+    void prepare(
+        const Kernels &kernels, const float *image, size_t first, size_t last, size_t group, Quantisation scale,
+        std::byte *scratch
     ) const {
+        const Rows &rows = set(0, group);
         float *const window = reinterpret_cast<float *>(scratch);
+        std::byte *to = scratch + window_bytes();
         const size_t channels = g_.group_channels();
         // Neighbouring taps are one stretch of the image where all its channels are wanted.
         const bool stretch = g_.groups == 1 && g_.dilation_width == 1;
         const size_t parts = stretch ? 1 : g_.kernel_width, wide = stretch ? g_.kernel_width : 1;
-        for (size_t x = 0; x < g_.out_width; x++, to += set(0, group).prepared_bytes()) {
+        for (size_t n = first; n < last; n++, to += rows.prepared_bytes()) {
+            const size_t y = n / g_.out_width, x = n % g_.out_width;
             float *at = window;
             for (size_t tap_y = 0; tap_y < g_.kernel_height; tap_y++)
                 for (size_t part = 0; part < parts; part++, at += wide * channels)
                     copy_taps(image + group * channels, y, x, tap_y, part, wide, at);
-            set(0, group).prepare(frame.kernels, window, scale, to);
+            rows.prepare(kernels, window, scale, to);
         }
-        return to;
     }
 
     // `count` taps from `tap_x` on that are neighbours in the image; zeros where they lie in the padding.
@@ -140,72 +148,76 @@ class WindowConvolution : public Step {
         const Frame &frame, size_t network, size_t example, size_t first, size_t last, size_t group, std::byte *prepared
     ) const {
         const Rows &rows = set(network, group);
-        const size_t first_channel = group * g_.group_outputs(), windows = (last - first) * g_.out_width;
-        const size_t tiles = (g_.group_outputs() + Rows::OUTPUTS - 1) / Rows::OUTPUTS;
-        float *const out = frame.get(output, network, example) + first * g_.out_width * g_.outputs + first_channel;
-        std::byte *const scratch = prepared + strip_ * g_.out_width * rows.prepared_bytes();
-        for (size_t window = 0; window < windows; window += rows.most_rows()) {
-            RowBlock block;
-            block.count = std::min(rows.most_rows(), windows - window);
-            for (size_t n = 0; n < block.count; n++) {
-                block.rows[n] = prepared + (window + n) * rows.prepared_bytes();
-                block.y[n] = out + (window + n) * g_.outputs;
-            }
-            for (size_t tile = 0; tile < tiles; tile += MOST_TILES)
-                rows.multiply(
-                    frame.kernels, tile, std::min(tile + MOST_TILES, tiles), block,
-                    finishing_.of(network, first_channel), g_.group_outputs(), scratch
-                );
+        const size_t channel = group * g_.group_outputs();
+        float *const out = frame.get(output, network, example) + first * g_.outputs + channel;
+        RowBlock block;
+        block.count = last - first;
+        for (size_t n = 0; n < block.count; n++) {
+            block.rows[n] = prepared + n * rows.prepared_bytes();
+            block.y[n] = out + n * g_.outputs;
         }
+        std::byte *const scratch = prepared + strip_ * rows.prepared_bytes();
+        multiply_strip(frame.kernels, rows, block, finishing_.of(network, channel), g_.group_outputs(), scratch);
     }
 
     Geometry g_;
     RowSets<Rows> sets_;
     Finishing finishing_;
-    size_t strip_;  // rows of outputs that are prepared together
+    size_t strip_;  // windows that are prepared together
 };
 
+// Packed weights of one network for all, or of each.
+using PackedSets = std::shared_ptr<const std::vector<const uint8_t *>>;
+
 // Look-up convolution without copies of windows. The tables of a pixel are built once and serve all
-// windows that contain it; a window is a few runs of blocks in a ring of rows of tables.
+// windows that contain it; a window is a few runs of blocks in a ring of rows of tables. Images that are
+// too wide for a ring are cut into parts, side by side.
 class TableConvolution : public Step {
    public:
-    // The tables of a tap, or of a whole row of taps that are neighbours, must be whole blocks.
+    // The tables of a tap, or of a whole row of taps that are neighbours, must be whole blocks, and a ring small.
     static bool suits(const Geometry &geometry);
 
-    TableConvolution(
-        size_t input, size_t output, Geometry geometry, std::vector<const uint8_t *> weights, Finishing finishing
-    );
+    TableConvolution(size_t input, size_t output, Geometry geometry, PackedSets weights, Finishing finishing);
 
     // Positions of each tap in the order of the weights: channels, rounded up to whole groups.
     static size_t tap_positions(const Geometry &geometry) { return round_up(geometry.channels, GROUP); }
 
-    size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.out_height); }
+    size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.out_height) * parts(); }
     size_t scratch_bytes() const override;
     void run(const Frame &frame, size_t task, std::byte *scratch) const override;
 
    private:
     struct Ring;
-    void build_row(const Kernels &kernels, const float *image, size_t row, float inverse, const Ring &ring) const;
-    void offsets_of(size_t y, uint32_t *offsets) const;
-    int32_t magnitude_of(size_t y, size_t x, const Ring &ring) const;
+    // Of the output.
     struct Columns {
         size_t first, last;
     };
+    size_t parts() const { return (g_.out_width + wide_ - 1) / wide_; }
+    void build_row(
+        const Kernels &kernels, const float *image, size_t row, Columns part, float inverse, const Ring &ring
+    ) const;
+    void offsets_of(size_t y, uint32_t *offsets) const;
+    int32_t magnitude_of(size_t y, size_t x, const Ring &ring) const;
+    void run_strip(
+        const Frame &frame, const Band &band, size_t first, size_t last, Columns part, float factor, const Ring &ring
+    ) const;
     void look_up_strip(
         const Kernels &kernels, const uint8_t *tile, size_t rows, Columns columns, const Ring &ring
     ) const;
 
     Geometry g_;
-    std::vector<const uint8_t *> weights_;  // of one network for all, or of each
+    PackedSets weights_;
     Finishing finishing_;
-    size_t pixel_bytes_, columns_, blocks_, strip_, ring_rows_;
+    size_t pixel_bytes_, blocks_;
+    size_t wide_, columns_;  // of a part: columns of the output, and of the padded image
+    size_t strip_, ring_rows_;
 };
 
 // One channel, one filter: groups = channels = outputs.
 class DepthwiseConvolution : public Step {
    public:
     // weights: [networks or 1][tap][channels]
-    DepthwiseConvolution(size_t input, size_t output, Geometry geometry, Aligned<float> weights, Finishing finishing)
+    DepthwiseConvolution(size_t input, size_t output, Geometry geometry, SharedFloats weights, Finishing finishing)
         : Step({input}, output), g_(geometry), weights_(std::move(weights)), finishing_(std::move(finishing)) {}
 
     size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.out_height); }
@@ -213,7 +225,7 @@ class DepthwiseConvolution : public Step {
 
    private:
     Geometry g_;
-    Aligned<float> weights_;
+    SharedFloats weights_;
     Finishing finishing_;
 };
 

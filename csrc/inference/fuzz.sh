@@ -35,7 +35,7 @@ esac
 # shellcheck disable=SC2086
 $CXX $flags -fno-strict-aliasing -DNB_BUILD -I"$python_headers" -I"$nanobind/include" \
     -I"$nanobind/ext/robin_map/include" -c "$nanobind/src/nb_combined.cpp" -o "$build/nanobind.o"
-for name in module network convolution pointwise weights team choose; do
+for name in module network convolution pointwise weights session team choose; do
     # shellcheck disable=SC2086
     $CXX $flags $sanitize $has -I"$python_headers" -I"$nanobind/include" -c "$source/$name.cpp" -o "$build/$name.o"
 done

@@ -12,6 +12,29 @@ namespace bayesbinn::inference {
 template <class Rows>
 using RowSets = std::shared_ptr<const std::vector<Rows>>;
 
+// Rows that are prepared together before they are multiplied: as many as one call multiplies, but not too many bytes.
+template <class Rows>
+size_t rows_of_strip(const Rows &rows) {
+    constexpr size_t BYTES = 16 << 20;
+    return std::clamp<size_t>(BYTES / rows.prepared_bytes(), TOGETHER, rows.most_rows());
+}
+
+// A strip of prepared rows times all tiles of weights.
+template <class Rows>
+void multiply_strip(
+    const Kernels &kernels, const Rows &rows, const RowBlock &block, const Finish &finish, size_t outputs,
+    std::byte *scratch
+) {
+    const size_t tiles = (outputs + Rows::OUTPUTS - 1) / Rows::OUTPUTS;
+    for (size_t tile = 0; tile < tiles; tile += MOST_TILES)
+        rows.multiply(kernels, tile, std::min(tile + MOST_TILES, tiles), block, finish, outputs, scratch);
+}
+
+template <class Rows>
+Quantisation scale_of_row(const Kernels &kernels, const float *x, size_t count) {
+    return Rows::QUANTISED ? Quantisation::of(kernels.largest(x, count)) : Quantisation{};
+}
+
 template <class Rows>
 class PrepareRows : public Step {
    public:
@@ -25,9 +48,7 @@ class PrepareRows : public Step {
         const float *x = frame.get(inputs[0], frame.network, example);
         std::byte *to = frame.get<std::byte>(output, frame.network, example);
         for (size_t row = 0; row < rows_; row++, x += count_, to += rows.prepared_bytes()) {
-            const Quantisation scale =
-                Rows::QUANTISED ? Quantisation::of(frame.kernels.largest(x, count_)) : Quantisation{};
-            rows.prepare(frame.kernels, x, scale, to);
+            rows.prepare(frame.kernels, x, scale_of_row<Rows>(frame.kernels, x, count_), to);
         }
     }
 
@@ -75,6 +96,42 @@ class MultiplyRows : public Step {
 
     RowSets<Rows> sets_;
     size_t rows_, outputs_, tiles_;
+    Finishing finishing_;
+};
+
+// Both at once, for examples of so many rows that all of them prepared would fill the memory.
+template <class Rows>
+class StripsOfRows : public Step {
+   public:
+    StripsOfRows(
+        size_t input, size_t output, RowSets<Rows> sets, size_t rows, size_t count, size_t outputs, Finishing finishing
+    )
+        : Step({input}, output), sets_(std::move(sets)), rows_(rows), count_(count), outputs_(outputs),
+          strip_(rows_of_strip(sets_->front())), finishing_(std::move(finishing)) {}
+
+    size_t tasks(const Frame &frame) const override { return frame.batch * strips(); }
+    size_t scratch_bytes() const override { return strip_ * sets_->front().prepared_bytes() + Rows::SCRATCH; }
+
+    void run(const Frame &frame, size_t task, std::byte *scratch) const override {
+        const Rows &rows = (*sets_)[sets_->size() == 1 ? 0 : frame.network];
+        const size_t example = task / strips(), first = task % strips() * strip_;
+        const float *x = frame.get(inputs[0], frame.network, example) + first * count_;
+        float *const y = frame.get(output, frame.network, example) + first * outputs_;
+        RowBlock block;
+        block.count = std::min(strip_, rows_ - first);
+        for (size_t n = 0; n < block.count; n++, x += count_, scratch += rows.prepared_bytes()) {
+            rows.prepare(frame.kernels, x, scale_of_row<Rows>(frame.kernels, x, count_), scratch);
+            block.rows[n] = scratch;
+            block.y[n] = y + n * outputs_;
+        }
+        multiply_strip(frame.kernels, rows, block, finishing_.of(frame.network, 0), outputs_, scratch);
+    }
+
+   private:
+    size_t strips() const { return (rows_ + strip_ - 1) / strip_; }
+
+    RowSets<Rows> sets_;
+    size_t rows_, count_, outputs_, strip_;
     Finishing finishing_;
 };
 

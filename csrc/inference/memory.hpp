@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <string>
 #include <vector>
 
 namespace bayesbinn::inference {
@@ -37,14 +38,48 @@ struct AlignedAllocator {
 template <class T>
 using Aligned = std::vector<T, AlignedAllocator<T>>;
 
+// More memory than the caller allows. Python sees a MemoryError with this text.
+class OverLimit : public std::bad_alloc {
+   public:
+    OverLimit(size_t needed, size_t left)
+        : text_(std::to_string(needed) + " bytes are needed where " + std::to_string(left) + " are left") {}
+    const char *what() const noexcept override { return text_.c_str(); }
+
+   private:
+    std::string text_;
+};
+
+// What a network may take in all; asked before anything is allocated.
+class Budget {
+   public:
+    explicit Budget(size_t limit) : limit_(limit), left_(limit) {}
+
+    // Room for something that is freed again soon.
+    void check(size_t bytes) const {
+        if (bytes > left_) throw OverLimit(bytes, left_);
+    }
+    void take(size_t bytes) {
+        check(bytes);
+        left_ -= bytes;
+    }
+    size_t left() const { return left_; }
+    size_t taken() const { return limit_ - left_; }
+
+   private:
+    size_t limit_, left_;
+};
+
 // Arrays of zeros that live as long as the arena, side by side. An ensemble's weights fill more small pages than a
 // processor knows the addresses of; large blocks ask for huge ones. AddressSanitizer gets a block for each array, so
 // that it sees where they end.
 class Arena {
    public:
+    explicit Arena(Budget &budget) : budget_(budget) {}
+
     template <class T>
     T *take(size_t count) {
         const size_t bytes = round_up(count * sizeof(T), LINE);
+        budget_.take(bytes);
         if (bytes > left_) grow(bytes);
         std::byte *const taken = next_;
         next_ += bytes;
@@ -80,6 +115,7 @@ class Arena {
 #endif
     }
 
+    Budget &budget_;
     std::vector<std::unique_ptr<std::byte, Free>> blocks_;
     std::byte *next_ = nullptr;
     size_t left_ = 0, block_ = FIRST;

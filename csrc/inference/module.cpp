@@ -29,7 +29,10 @@ void require(bool condition, const char *what) {
     if (!condition) throw std::invalid_argument(what);
 }
 
-Finishing finishing(const Scales &scale, const Scales &shift, size_t channels, size_t networks, float low, float high) {
+Finishing finishing(
+    Network &network, const Scales &scale, const Scales &shift, size_t channels, float low, float high
+) {
+    const size_t networks = network.networks();
     Finishing made;
     made.channels = channels;
     made.low = low;
@@ -42,8 +45,8 @@ Finishing finishing(const Scales &scale, const Scales &shift, size_t channels, s
                 "scale and shift: one for each channel, of one or of all networks"
             );
         require(scale->shape(0) == shift->shape(0), "scale and shift: of equally many networks");
-        made.scale.assign(scale->data(), scale->data() + scale->size());
-        made.shift.assign(shift->data(), shift->data() + shift->size());
+        made.scale = network.shared_floats(scale->data(), scale->size());
+        made.shift = network.shared_floats(shift->data(), shift->size());
     }
     return made;
 }
@@ -80,7 +83,7 @@ size_t linear(
     require(count > 0, "a linear layer needs inputs");
     const WeightSets sets = sets_of(weights, count, network.networks());
     const Products products = products_of(std::is_same_v<T, uint8_t>, quantised);
-    Finishing finish = finishing(scale, shift, weights.shape(1), network.networks(), low, high);
+    Finishing finish = finishing(network, scale, shift, weights.shape(1), low, high);
     return network.linear(input, rows, products, sets, std::move(finish));
 }
 
@@ -95,29 +98,36 @@ size_t convolution(
     require(g.outputs == weights.shape(1), "as many outputs as rows of weights are needed");
     const WeightSets sets = sets_of(weights, g.group_channels() * g.taps(), network.networks());
     const Products products = products_of(std::is_same_v<T, uint8_t>, quantised);
-    Finishing finish = finishing(scale, shift, g.outputs, network.networks(), low, high);
+    Finishing finish = finishing(network, scale, shift, g.outputs, low, high);
     return network.convolution(input, g, products, sets, std::move(finish));
 }
 
-PoolAxis axis(
-    const std::vector<size_t> &start, const std::vector<size_t> &stop, const std::vector<float> &size, size_t step,
-    size_t inputs
-) {
-    require(start.size() == stop.size() && start.size() == size.size(), "an axis needs equally many starts and stops");
-    for (size_t i = 0; i < stop.size(); i++) require(stop[i] <= inputs, "a window ends outside the image");
-    return {start, stop, size, step, inputs};
-}
-
-using AxisParts = nb::typed<nb::tuple, std::vector<size_t>, std::vector<size_t>, std::vector<float>, size_t, size_t>;
+// Windows, inputs, kernel (0: adaptive), stride, padding, step, and whether an average counts the padding.
+using AxisParts = nb::typed<nb::tuple, size_t, size_t, size_t, size_t, size_t, size_t, bool>;
 
 PoolAxis axis_of(const AxisParts &parts) {
-    return axis(
-        nb::cast<std::vector<size_t>>(parts[0]), nb::cast<std::vector<size_t>>(parts[1]),
-        nb::cast<std::vector<float>>(parts[2]), nb::cast<size_t>(parts[3]), nb::cast<size_t>(parts[4])
-    );
+    const auto number = [&](size_t i) { return nb::cast<size_t>(parts[i]); };
+    const PoolAxis axis{number(0), number(1), number(2), number(3), number(4), number(5), nb::cast<bool>(parts[6])};
+    require(axis.count && axis.inputs && axis.stride && axis.step, "an axis needs windows, inputs, a stride and a step");
+    return axis;
 }
 
 float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// The first row with NaN or an infinity; -1 if there is none.
+int64_t first_not_finite(const Array<float, 2> &x) {
+    const size_t rows = x.shape(0), size = x.shape(1);
+    const auto finite = [](const float *from, size_t count) {
+        const float largest = chosen->largest(from, count);
+        return largest == largest;
+    };
+    const float *const from = x.data();
+    nb::gil_scoped_release unlocked;
+    if (finite(from, rows * size)) return -1;
+    for (size_t row = 0; row < rows; row++)
+        if (!finite(from + row * size, size)) return (int64_t)row;
+    return -1;
+}
 
 void run(Network &network, const Array<float, 2> &x, const Output &y) {
     const size_t batch = x.shape(0);
@@ -142,12 +152,14 @@ NB_MODULE(_native, m) {
     } catch (const std::exception &error) {
         throw nb::import_error(error.what());
     }
+    nb::exception<OverLimit>(m, "OverLimit", PyExc_MemoryError);
     m.def("isa", [] { return chosen->name; });
+    m.def("first_not_finite", first_not_finite, nb::arg().noconvert());
     nb::class_<Network>(m, "Network")
         .def(
             "__init__",
-            [](Network *self, size_t networks, size_t inputs, int threads) {
-                new (self) Network(*chosen, networks, inputs, threads);
+            [](Network *self, size_t networks, size_t inputs, int threads, size_t max_memory) {
+                new (self) Network(*chosen, networks, inputs, threads, max_memory);
             }
         )
         .def(
@@ -170,7 +182,7 @@ NB_MODULE(_native, m) {
             "pool",
             [](Network &network, size_t input, size_t channels, const AxisParts &rows, const AxisParts &columns,
                bool average, const Scales &scale, const Scales &shift, float low, float high) {
-                Finishing finish = finishing(scale, shift, channels, network.networks(), low, high);
+                Finishing finish = finishing(network, scale, shift, channels, low, high);
                 return network.pool(input, channels, axis_of(rows), axis_of(columns), average, std::move(finish));
             },
             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
@@ -180,7 +192,7 @@ NB_MODULE(_native, m) {
             "affine",
             [](Network &network, size_t input, size_t outer, size_t channels, size_t inner, const Scales &scale,
                const Scales &shift, float low, float high) {
-                Finishing finish = finishing(scale, shift, channels, network.networks(), low, high);
+                Finishing finish = finishing(network, scale, shift, channels, low, high);
                 return network.affine(input, outer, channels, inner, std::move(finish));
             },
             nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg()
@@ -192,5 +204,6 @@ NB_MODULE(_native, m) {
         .def("concatenate", &Network::concatenate)
         .def("transpose", &Network::transpose)
         .def("seal", &Network::seal)
+        .def("memory", &Network::memory)
         .def("run", run);
 }

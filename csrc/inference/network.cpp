@@ -1,9 +1,8 @@
 #include "network.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <stdexcept>
+#include <iterator>
+#include <set>
 
 namespace bayesbinn::inference {
 namespace {
@@ -11,6 +10,10 @@ namespace {
 // Memory for the values of the examples that run at once: more would leave the caches.
 constexpr size_t MEMORY_BUDGET = 8 << 20;
 constexpr size_t MOST_AT_ONCE = 256;
+// Up to here each thread gets an example; larger ones run one by one, all threads on each.
+constexpr size_t MEMORY_OF_THREADS = 64 << 20;
+// The prepared rows of one example, and the outputs of all networks for one: larger ones are not kept.
+constexpr size_t MOST_PREPARED = 4 << 20, MOST_KEPT = 64 << 20;
 
 size_t bytes_of(size_t floats) { return round_up(floats * sizeof(float), LINE); }
 
@@ -22,9 +25,15 @@ Order identity(size_t count) {
 
 }  // namespace
 
-Network::Network(const Kernels &kernels, size_t networks, size_t input_count, int threads)
-    : kernels_(kernels), networks_(networks), input_count_(input_count), threads_(std::max(1, threads)) {
+Network::Network(const Kernels &kernels, size_t networks, size_t input_count, int threads, size_t max_memory)
+    : kernels_(kernels), networks_(networks), input_count_(input_count), threads_(std::max(1, threads)),
+      budget_(max_memory), arena_(budget_), session_(new Session) {
     values_.push_back({input_count * sizeof(float), false, 1});  // the caller's array, without gaps
+}
+
+Network::~Network() {
+    Session *const last = session_;
+    if (last->of_this_process()) delete last;  // otherwise its threads do not exist: nothing can be joined
 }
 
 size_t Network::new_value(size_t bytes, bool own, size_t kept) {
@@ -34,9 +43,37 @@ size_t Network::new_value(size_t bytes, bool own, size_t kept) {
 
 // A value differs between the networks as soon as one of the things it is made of does.
 bool Network::is_own(const std::vector<size_t> &inputs, const Finishing &finishing, size_t weight_sets) const {
-    bool own = weight_sets > 1 || finishing.scale.size() > finishing.channels;
+    bool own = weight_sets > 1 || finishing.own();
     for (size_t input : inputs) own = own || values_.at(input).own;
     return own;
+}
+
+// ---- weights --------------------------------------------------------------------------------------
+
+// Where weights come from, and the order that they are brought into.
+Network::Key Network::key(const WeightSets &weights, size_t taps, size_t stride, size_t groups) {
+    const StoredWeights &first = weights[0];
+    const size_t address = (size_t)(first.bits ? (const void *)first.bits : first.reals);
+    return {address, weights.size(), first.outputs, first.count, taps, stride, groups};
+}
+
+template <class T, class Make>
+std::shared_ptr<const T> Network::shared(const Key &key, Make make) {
+    std::shared_ptr<const void> &found = shared_[{typeid(T), key}];
+    if (!found) found = std::make_shared<const T>(make());
+    return std::static_pointer_cast<const T>(found);
+}
+
+SharedFloats Network::shared_floats(const float *numbers, size_t count) {
+    return shared<Aligned<float>>({(size_t)numbers, count, 0, 0, 0, 0, 0}, [&] {
+        budget_.take(count * sizeof(float));
+        return Aligned<float>(numbers, numbers + count);
+    });
+}
+
+Order Network::window_order(const Geometry &g, size_t stride) const {
+    budget_.check(2 * g.taps() * stride * sizeof(int32_t));  // it is copied once, with padding
+    return g.window_order(stride);
 }
 
 // ---- products -------------------------------------------------------------------------------------
@@ -44,11 +81,23 @@ bool Network::is_own(const std::vector<size_t> &inputs, const Finishing &finishi
 template <class Rows>
 size_t Network::linear_as(size_t input, size_t rows, const WeightSets &weights, Finishing finishing) {
     const size_t count = weights[0].count, outputs = weights[0].outputs;
-    std::vector<Rows> made;
-    for (const StoredWeights &stored : weights) made.emplace_back(arena_, stored, identity(count));
-    const auto sets = std::make_shared<const std::vector<Rows>>(std::move(made));
+    const RowSets<Rows> sets = shared<std::vector<Rows>>(key(weights, 1, count, 1), [&] {
+        budget_.check(2 * count * sizeof(int32_t));
+        const Order order = identity(count);
+        std::vector<Rows> made;
+        for (const StoredWeights &stored : weights) made.emplace_back(arena_, stored, order);
+        return made;
+    });
     const bool own = is_own({input}, finishing, weights.size());
-    const size_t prepared = new_value(round_up(rows * sets->front().prepared_bytes(), LINE), values_.at(input).own);
+    const size_t prepared_bytes = rows * sets->front().prepared_bytes();
+    if (rows > 1 && prepared_bytes > MOST_PREPARED) {
+        const size_t output = new_value(bytes_of(rows * outputs), own);
+        steps_.push_back(
+            std::make_unique<StripsOfRows<Rows>>(input, output, sets, rows, count, outputs, std::move(finishing))
+        );
+        return output;
+    }
+    const size_t prepared = new_value(round_up(prepared_bytes, LINE), values_.at(input).own);
     steps_.push_back(std::make_unique<PrepareRows<Rows>>(input, prepared, sets, rows, count));
     const size_t output = new_value(bytes_of(rows * outputs), own);
     steps_.push_back(
@@ -71,54 +120,65 @@ size_t Network::convolution_value(
     size_t input, const Geometry &g, const WeightSets &weights, const Finishing &finishing
 ) {
     const bool own = is_own({input}, finishing, weights.size());
+    const size_t bytes = bytes_of(g.outputs * g.windows());
     // The first layer of an ensemble: all networks at once, so that its input is prepared once.
-    const size_t kept = own && !values_.at(input).own ? networks_ : 1;
-    return new_value(bytes_of(g.outputs * g.out_height * g.out_width), own, kept);
+    const bool at_once = own && !values_.at(input).own && bytes * networks_ <= MOST_KEPT;
+    return new_value(bytes, own, at_once ? networks_ : 1);
 }
 
 template <class Rows>
 size_t Network::convolution_as(size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing) {
-    std::vector<Rows> sets;
-    const Order order = g.window_order(g.group_channels());
-    for (const StoredWeights &stored : weights)
-        for (size_t group = 0; group < g.groups; group++) {
-            StoredWeights part = stored;
-            part.outputs = g.group_outputs();
-            if (part.bits) part.bits += group * part.outputs * part.row_bytes();
-            if (part.reals) part.reals += group * part.outputs * part.count;
-            sets.emplace_back(arena_, part, order);
-        }
+    const size_t channels = g.group_channels();
+    const RowSets<Rows> sets = shared<std::vector<Rows>>(key(weights, g.taps(), channels, g.groups), [&] {
+        budget_.take(weights.size() * g.groups * sizeof(Rows));
+        const Order order = window_order(g, channels);
+        std::vector<Rows> made;
+        made.reserve(weights.size() * g.groups);
+        for (const StoredWeights &stored : weights)
+            for (size_t group = 0; group < g.groups; group++) {
+                StoredWeights part = stored;
+                part.outputs = g.group_outputs();
+                if (part.bits) part.bits += group * part.outputs * part.row_bytes();
+                if (part.reals) part.reals += group * part.outputs * part.count;
+                made.emplace_back(arena_, part, order);
+            }
+        return made;
+    });
     const size_t output = convolution_value(input, g, weights, finishing);
-    steps_.push_back(std::make_unique<WindowConvolution<Rows>>(
-        input, output, g, std::make_shared<const std::vector<Rows>>(std::move(sets)), std::move(finishing)
-    ));
+    steps_.push_back(std::make_unique<WindowConvolution<Rows>>(input, output, g, sets, std::move(finishing)));
     return output;
 }
 
 size_t Network::table_convolution(
     size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing
 ) {
-    const Order order = g.window_order(TableConvolution::tap_positions(g));
-    std::vector<const uint8_t *> packed;
-    for (const StoredWeights &stored : weights) packed.push_back(weights_for_tables(arena_, stored, order));
+    const size_t stride = TableConvolution::tap_positions(g);
+    const PackedSets packed = shared<std::vector<const uint8_t *>>(key(weights, g.taps(), stride, 1), [&] {
+        const Order order = window_order(g, stride);
+        std::vector<const uint8_t *> made;
+        for (const StoredWeights &stored : weights) made.push_back(weights_for_tables(arena_, stored, order));
+        return made;
+    });
     const size_t output = convolution_value(input, g, weights, finishing);
-    steps_.push_back(
-        std::make_unique<TableConvolution>(input, output, g, std::move(packed), std::move(finishing))
-    );
+    steps_.push_back(std::make_unique<TableConvolution>(input, output, g, packed, std::move(finishing)));
     return output;
 }
 
 size_t Network::depthwise_convolution(
     size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing
 ) {
-    Aligned<float> taps;
-    for (const StoredWeights &stored : weights)
-        for (size_t tap = 0; tap < g.taps(); tap++)
-            for (size_t c = 0; c < g.channels; c++) taps.push_back(stored.value(c, tap));
+    const SharedFloats taps = shared<Aligned<float>>(key(weights, g.taps(), 1, g.groups), [&] {
+        const size_t count = weights.size() * g.taps() * g.channels;
+        budget_.take(count * sizeof(float));
+        Aligned<float> made;
+        made.reserve(count);
+        for (const StoredWeights &stored : weights)
+            for (size_t tap = 0; tap < g.taps(); tap++)
+                for (size_t c = 0; c < g.channels; c++) made.push_back(stored.value(c, tap));
+        return made;
+    });
     const size_t output = convolution_value(input, g, weights, finishing);
-    steps_.push_back(
-        std::make_unique<DepthwiseConvolution>(input, output, g, std::move(taps), std::move(finishing))
-    );
+    steps_.push_back(std::make_unique<DepthwiseConvolution>(input, output, g, taps, std::move(finishing)));
     return output;
 }
 
@@ -140,11 +200,11 @@ size_t Network::convolution(
 size_t Network::pool(
     size_t input, size_t channels, PoolAxis rows, PoolAxis columns, bool average, Finishing finishing
 ) {
-    const size_t count = channels * rows.start.size() * columns.start.size();
+    const size_t count = channels * rows.count * columns.count;
     const size_t output = new_value(bytes_of(count), is_own({input}, finishing, 1));
-    steps_.push_back(std::make_unique<Pool>(
-        input, output, channels, std::move(rows), std::move(columns), average, std::move(finishing)
-    ));
+    steps_.push_back(
+        std::make_unique<Pool>(input, output, channels, rows, columns, average, std::move(finishing))
+    );
     return output;
 }
 
@@ -206,9 +266,21 @@ void Network::seal(size_t output, size_t output_count) {
     direct_ = networks_ == 1 || (last.own && last.kept == 1);
     if (direct_) last.bytes = output_count * sizeof(float);
     share_slots();
+    plan_memory();
+    shared_.clear();
+}
+
+// How many examples run at once, on how many threads: what is within the limit.
+void Network::plan_memory() {
     size_t bytes = 1;
     for (size_t slot : slot_bytes_) bytes += slot;
-    most_at_once_ = std::min(MOST_AT_ONCE, std::max((size_t)threads_, MEMORY_BUDGET / bytes));
+    for (const auto &step : steps_) scratch_bytes_ = std::max(scratch_bytes_, step->scratch_bytes());
+    budget_.check(bytes + scratch_bytes_);  // one example on one thread
+    if (scratch_bytes_) threads_ = (int)std::min((size_t)threads_, (budget_.left() - bytes) / scratch_bytes_);
+    budget_.take((size_t)threads_ * scratch_bytes_);
+    const size_t wanted = std::max(MEMORY_BUDGET / bytes, std::min((size_t)threads_, MEMORY_OF_THREADS / bytes));
+    most_at_once_ = std::clamp<size_t>(std::min(wanted, budget_.left() / bytes), 1, MOST_AT_ONCE);
+    budget_.take(most_at_once_ * bytes);
 }
 
 void Network::share_slots() {
@@ -221,74 +293,68 @@ void Network::share_slots() {
             last_use[input] = i >= once_ && !repeated[input] ? steps_.size() : std::max(last_use[input], i);
     last_use[output_] = steps_.size();
     slot_of_.assign(values_.size(), 0);
-    std::vector<size_t> free;
+    std::set<std::pair<size_t, size_t>> free;  // bytes, slot
     for (size_t i = 0; i < steps_.size(); i++) {
         const Step &step = *steps_[i];
         const size_t bytes = values_[step.output].bytes * values_[step.output].kept;
-        // The free slot that has to grow least.
-        const auto best = std::min_element(free.begin(), free.end(), [&](size_t a, size_t b) {
-            const auto cost = [&](size_t slot) {
-                return slot_bytes_[slot] < bytes ? bytes - slot_bytes_[slot] : 0;
-            };
-            return cost(a) < cost(b);
-        });
-        size_t slot;
-        if (best == free.end()) {
-            slot = slot_bytes_.size();
-            slot_bytes_.push_back(0);
-        } else {
-            slot = *best;
-            free.erase(best);
+        // The caller's array needs no slot; otherwise the smallest that is large enough, or the one to grow least.
+        if (!(direct_ && step.output == output_)) {
+            auto best = free.lower_bound({bytes, 0});
+            if (best == free.end() && !free.empty()) best = std::prev(best);
+            size_t slot;
+            if (best == free.end()) {
+                slot = slot_bytes_.size();
+                slot_bytes_.push_back(0);
+            } else {
+                slot = best->second;
+                free.erase(best);
+            }
+            slot_bytes_[slot] = std::max(slot_bytes_[slot], bytes);
+            slot_of_[step.output] = slot;
         }
-        slot_bytes_[slot] = std::max(slot_bytes_[slot], bytes);
-        slot_of_[step.output] = slot;
         std::vector<size_t> ended(step.inputs);
         std::sort(ended.begin(), ended.end());
         ended.erase(std::unique(ended.begin(), ended.end()), ended.end());
         for (size_t input : ended)
-            if (input != 0 && last_use[input] == i) free.push_back(slot_of_[input]);
+            if (input != 0 && last_use[input] == i) free.insert({slot_bytes_[slot_of_[input]], slot_of_[input]});
     }
 }
 
-void Network::prepare_memory(size_t batch) {
-    if (scratch_.empty()) {
-        size_t bytes = 0;
-        for (const auto &step : steps_) bytes = std::max(bytes, step->scratch_bytes());
-        for (int thread = 0; thread < threads_; thread++) scratch_.emplace_back(bytes);
-    }
-    if (batch > capacity_) {
-        slots_.clear();
-        for (size_t bytes : slot_bytes_) slots_.emplace_back(bytes * batch);
-        capacity_ = batch;
-    }
-    if (team_process_ != (long)getpid()) {
-        team_.release();  // after a fork its threads do not exist: nothing can be joined
-        team_ = std::make_unique<Team>(threads_);
-        team_process_ = (long)getpid();
-    }
+Session &Network::session() {
+    Session *present = session_.load(std::memory_order_acquire);
+    if (present->of_this_process()) return *present;
+    auto fresh = std::make_unique<Session>();
+    // Whoever comes second takes the other's.
+    return session_.compare_exchange_strong(present, fresh.get()) ? *fresh.release() : *present;
 }
 
 // ---- running --------------------------------------------------------------------------------------
 
-void Network::run_steps(const Frame &frame, size_t first, size_t last, size_t thread) {
-    const size_t threads = (size_t)threads_;
+void Network::run_steps(
+    Session &session, const Frame &frame, size_t first, size_t last, size_t thread
+) const {
     for (size_t i = first; i < last; i++) {
-        const size_t tasks = steps_[i]->tasks(frame), end = tasks * (thread + 1) / threads;
-        for (size_t task = tasks * thread / threads; task < end; task++)
-            steps_[i]->run(frame, task, scratch_[thread].data());
-        team_->barrier();
+        const size_t tasks = steps_[i]->tasks(frame), end = tasks * (thread + 1) / frame.threads;
+        for (size_t task = tasks * thread / frame.threads; task < end; task++)
+            steps_[i]->run(frame, task, session.scratch[thread].data());
+        session.team->barrier();
     }
 }
 
 void Network::run(const float *x, size_t batch, float *y) {
     if (batch == 0) return;
-    const std::lock_guard<std::mutex> lock(running_);
-    const size_t at_once = std::min(batch, most_at_once_), threads = (size_t)threads_;
-    prepare_memory(at_once);
-    team_->run([&](int index) {
+    Session &session = this->session();
+    const std::lock_guard<std::mutex> lock(session.running);
+    const size_t at_once = std::min(batch, most_at_once_);
+    session.prepare(slot_bytes_, at_once, scratch_bytes_, threads_);
+    const size_t threads = (size_t)session.team->threads();
+    Frame blank{kernels_, values_, std::vector<std::byte *>(values_.size()), 0, threads, networks_, 0};
+    for (size_t value = 1; value < values_.size(); value++)
+        if (!slot_bytes_.empty()) blank.at[value] = session.slots[slot_of_[value]].data();
+    std::vector<Frame> frames(threads, blank);  // made here: the threads of a team allocate nothing
+    session.team->run([&](int index) {
         const size_t thread = (size_t)index;
-        Frame frame{kernels_, values_, std::vector<std::byte *>(values_.size()), 0, threads, networks_, 0};
-        for (size_t value = 1; value < values_.size(); value++) frame.at[value] = slots_[slot_of_[value]].data();
+        Frame &frame = frames[thread];
         bool backwards = backwards_;
         for (size_t first = 0; first < batch; first += at_once, backwards = !backwards) {
             frame.batch = std::min(at_once, batch - first);
@@ -296,19 +362,19 @@ void Network::run(const float *x, size_t batch, float *y) {
             // Steps only read their inputs, and value 0 is never an output.
             frame.at[0] = reinterpret_cast<std::byte *>(const_cast<float *>(x + first * input_count_));
             if (direct_) frame.at[output_] = reinterpret_cast<std::byte *>(y + first * output_count_);
-            run_steps(frame, 0, once_, thread);
+            run_steps(session, frame, 0, once_, thread);
             for (size_t i = 0; i < networks_; i++) {
                 frame.network = backwards ? networks_ - 1 - i : i;
                 float *const to = y + (frame.network * batch + first) * output_count_;
                 if (direct_) frame.at[output_] = reinterpret_cast<std::byte *>(to);
-                run_steps(frame, once_, steps_.size(), thread);
+                run_steps(session, frame, once_, steps_.size(), thread);
                 if (direct_) continue;
                 for (size_t example = thread; example < frame.batch; example += threads)
                     memcpy(
                         to + example * output_count_, frame.get(output_, frame.network, example),
                         output_count_ * sizeof(float)
                     );
-                team_->barrier();
+                session.team->barrier();
             }
         }
     });

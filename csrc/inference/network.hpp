@@ -1,13 +1,16 @@
 // A network, or several that differ in some weights, ready to run.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <map>
 #include <memory>
-#include <mutex>
+#include <typeindex>
 #include <vector>
 
 #include "convolution.hpp"
 #include "pointwise.hpp"
-#include "team.hpp"
+#include "session.hpp"
 
 namespace bayesbinn::inference {
 
@@ -18,9 +21,18 @@ using WeightSets = std::vector<StoredWeights>;
 
 // Built by one call per operation, in order; each returns the number of the value it gives. Value 0 is the
 // input. Images are [height][width][channels]. After `seal`, `run` may be called from any thread.
+//
+// The caller's arrays of weights and scales stay where they are until `seal`: operations with the same array
+// share one copy. Whatever does not fit into `max_memory` bytes, weights and the memory of a run together, is an
+// `OverLimit`, thrown before it is allocated.
 class Network {
    public:
-    Network(const Kernels &kernels, size_t networks, size_t input_count, int threads);
+    Network(
+        const Kernels &kernels, size_t networks, size_t input_count, int threads, size_t max_memory = SIZE_MAX
+    );
+    ~Network();
+    Network(const Network &) = delete;
+    Network &operator=(const Network &) = delete;
 
     size_t linear(
         size_t input, size_t rows, Products products, const WeightSets &weights, Finishing finishing
@@ -36,6 +48,9 @@ class Network {
     size_t concatenate(std::vector<size_t> inputs, size_t outer, std::vector<size_t> lengths);
     size_t transpose(size_t input, size_t rows, size_t columns);
 
+    // A copy of the caller's numbers, for a `Finishing`.
+    SharedFloats shared_floats(const float *numbers, size_t count);
+
     void seal(size_t output, size_t output_count);
 
     // x: [batch][input_count]; y: [networks][batch][output_count].
@@ -44,8 +59,14 @@ class Network {
     size_t networks() const { return networks_; }
     size_t input_count() const { return input_count_; }
     size_t output_count() const { return output_count_; }
+    size_t memory() const { return budget_.taken(); }  // bytes: weights, and most of what a run takes
 
    private:
+    using Key = std::array<size_t, 7>;
+    static Key key(const WeightSets &weights, size_t taps, size_t stride, size_t groups);
+    template <class T, class Make>
+    std::shared_ptr<const T> shared(const Key &key, Make make);
+    Order window_order(const Geometry &geometry, size_t stride) const;
     size_t new_value(size_t bytes, bool own, size_t kept = 1);
     bool is_own(const std::vector<size_t> &inputs, const Finishing &finishing, size_t weight_sets) const;
     bool runs_once(const Step &step) const;
@@ -57,13 +78,16 @@ class Network {
     size_t depthwise_convolution(size_t input, const Geometry &, const WeightSets &weights, Finishing finishing);
     size_t convolution_value(size_t input, const Geometry &, const WeightSets &weights, const Finishing &finishing);
     void share_slots();
-    void run_steps(const Frame &frame, size_t first, size_t last, size_t thread);
-    void prepare_memory(size_t batch);
+    void plan_memory();
+    Session &session();
+    void run_steps(Session &session, const Frame &frame, size_t first, size_t last, size_t thread) const;
 
     const Kernels &kernels_;
     const size_t networks_, input_count_;
-    const int threads_;
-    Arena arena_;  // of the steps' weights
+    int threads_;
+    Budget budget_;
+    Arena arena_;                                                              // of the steps' weights
+    std::map<std::pair<std::type_index, Key>, std::shared_ptr<const void>> shared_;  // until `seal`
     std::vector<Value> values_;
     std::vector<std::unique_ptr<Step>> steps_;  // once `seal`ed: those that run once, then those of each network
     size_t once_ = 0;                           // how many run once
@@ -74,12 +98,8 @@ class Network {
 
     // Values that do not live at the same time share a slot of memory.
     std::vector<size_t> slot_of_, slot_bytes_;  // bytes of one example
-    std::vector<Aligned<std::byte>> slots_, scratch_;
-    size_t capacity_ = 0, most_at_once_ = 1;
-
-    std::mutex running_;
-    std::unique_ptr<Team> team_;
-    long team_process_ = -1;
+    size_t scratch_bytes_ = 0, most_at_once_ = 1;
+    std::atomic<Session *> session_;
 };
 
 }  // namespace bayesbinn::inference

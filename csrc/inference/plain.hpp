@@ -69,8 +69,12 @@ inline Finishing random_finishing(Random &random, size_t channels, size_t networ
     made.low = random.below(2) ? 0.0f : -INFINITY;
     made.high = random.below(3) ? INFINITY : 1.0f;
     const size_t kind = random.below(3), count = channels * (kind == 2 ? networks : 1);
-    if (kind)
-        for (size_t i = 0; i < count; i++) made.scale.push_back(random.real()), made.shift.push_back(random.real());
+    if (kind) {
+        Aligned<float> scale, shift;
+        for (size_t i = 0; i < count; i++) scale.push_back(random.real()), shift.push_back(random.real());
+        made.scale = std::make_shared<const Aligned<float>>(scale);
+        made.shift = std::make_shared<const Aligned<float>>(shift);
+    }
     return made;
 }
 
@@ -108,7 +112,7 @@ class Twin {
 
     size_t linear(size_t input, size_t rows, size_t outputs, Products products, bool own) {
         const size_t count = values_[input].at[0].size() / rows;
-        const Weights w(random_, own ? networks_ : 1, outputs, count, products != Products::real);
+        const Weights &w = kept(Weights(random_, own ? networks_ : 1, outputs, count, products != Products::real));
         const Finishing f = random_finishing(random_, outputs, networks_);
         const size_t place = network.linear(values_[input].place, rows, products, w.sets(), f);
         return computed(place, [&](size_t n, size_t i) {
@@ -127,9 +131,9 @@ class Twin {
 
     size_t convolution(size_t input, const Geometry &g, Products products, bool own) {
         const bool quantised = products == Products::tables && g.groups == 1;
-        const Weights w(
+        const Weights &w = kept(Weights(
             random_, own ? networks_ : 1, g.outputs, g.group_channels() * g.taps(), products != Products::real
-        );
+        ));
         const Finishing f = random_finishing(random_, g.outputs, networks_);
         const size_t place = network.convolution(values_[input].place, g, products, w.sets(), f);
         return computed(place, [&](size_t n, size_t i) {
@@ -149,30 +153,23 @@ class Twin {
 
     // Windows of `kernel` pixels, `stride` apart, cut at the border.
     size_t pool(size_t input, size_t channels, size_t height, size_t width, size_t kernel, size_t stride, bool average) {
-        const auto axis = [&](size_t inputs) {
-            PoolAxis a{{}, {}, {}, 1, inputs};
-            for (size_t start = 0; start < inputs; start += stride) {
-                a.start.push_back(start);
-                a.stop.push_back(std::min(start + kernel, inputs));
-                a.size.push_back((float)(a.stop.back() - start));
-            }
-            return a;
-        };
-        const PoolAxis rows = axis(height), columns = axis(width);
+        const PoolAxis rows{(height + stride - 1) / stride, height, kernel, stride};
+        const PoolAxis columns{(width + stride - 1) / stride, width, kernel, stride};
         const Finishing f = random_finishing(random_, channels, networks_);
         const size_t place = network.pool(values_[input].place, channels, rows, columns, average, f);
         return computed(place, [&](size_t n, size_t i) {
             Floats y;
-            for (size_t r = 0; r < rows.start.size(); r++)
-                for (size_t c = 0; c < columns.start.size(); c++)
+            for (size_t r = 0; r < height; r += stride)
+                for (size_t c = 0; c < width; c += stride)
                     for (size_t channel = 0; channel < channels; channel++) {
+                        const size_t row_end = std::min(r + kernel, height), column_end = std::min(c + kernel, width);
                         float best = average ? 0.0f : -INFINITY;
-                        for (size_t a = rows.start[r]; a < rows.stop[r]; a++)
-                            for (size_t b = columns.start[c]; b < columns.stop[c]; b++) {
+                        for (size_t a = r; a < row_end; a++)
+                            for (size_t b = c; b < column_end; b++) {
                                 const float v = values_[input].at[i][(a * width + b) * channels + channel];
                                 best = average ? best + v : std::max(best, v);
                             }
-                        if (average) best /= rows.size[r] * columns.size[c];
+                        if (average) best /= (float)((row_end - r) * (column_end - c));
                         y.push_back(finished(f, n, channel, best));
                     }
             return y;
@@ -301,9 +298,16 @@ class Twin {
         return values_.size() - 1;
     }
 
+    // The network's callers keep their weights until it is sealed.
+    const Weights &kept(Weights weights) {
+        weights_.push_back(std::make_unique<const Weights>(std::move(weights)));
+        return *weights_.back();
+    }
+
     size_t networks_, batch_;
     Random random_;
     Floats x_;
+    std::vector<std::unique_ptr<const Weights>> weights_;
     std::vector<Value_> values_;
     bool sealed_ = false;
 };

@@ -6,21 +6,40 @@
 
 namespace bayesbinn::inference {
 
+PoolAxis::Window PoolAxis::window(size_t index) const {
+    if (!kernel) {
+        const size_t start = index * inputs / count, stop = ((index + 1) * inputs + count - 1) / count;
+        return {start, stop, (float)(stop - start)};
+    }
+    // Counted from the first pixel of the padding; pixel 0 of the image is at `padding`.
+    const size_t begin = index * stride, end = begin + step * (kernel - 1) + 1, image_end = padding + inputs;
+    // The first tap inside the image.
+    const size_t first = begin >= padding ? begin : begin + (padding - begin + step - 1) / step * step;
+    const size_t inside_begin = std::max(begin, padding), inside_end = std::min(end, image_end);
+    const size_t inside = inside_end > inside_begin ? inside_end - inside_begin : 1;
+    const float size = (float)(counts_padding ? std::min(end, image_end + padding) - begin : inside);
+    if (first >= image_end || first >= inside_end) return {0, 0, size};  // a window outside the image is empty
+    return {first - padding, inside_end - padding, size};
+}
+
 void Pool::one(const Frame &frame, size_t network, size_t example) const {
     const float *const image = frame.get(inputs[0], network, example);
     float *to = frame.get(output, network, example);
     const Finish finish = finishing_.of(network, 0);
-    for (size_t y = 0; y < rows_.start.size(); y++)
-        for (size_t x = 0; x < columns_.start.size(); x++, to += channels_) {
+    for (size_t y = 0; y < rows_.count; y++) {
+        const PoolAxis::Window down = rows_.window(y);
+        for (size_t x = 0; x < columns_.count; x++, to += channels_) {
+            const PoolAxis::Window across = columns_.window(x);
             std::fill(to, to + channels_, average_ ? 0.0f : -INFINITY);
-            for (size_t row = rows_.start[y]; row < rows_.stop[y]; row += rows_.step)
-                for (size_t column = columns_.start[x]; column < columns_.stop[x]; column += columns_.step) {
+            for (size_t row = down.start; row < down.stop; row += rows_.step)
+                for (size_t column = across.start; column < across.stop; column += columns_.step) {
                     const float *pixel = image + (row * columns_.inputs + column) * channels_;
                     (average_ ? frame.kernels.add : frame.kernels.take_larger)(pixel, channels_, to);
                 }
-            if (average_) frame.kernels.scale(1.0f / (rows_.size[y] * columns_.size[x]), channels_, to);
+            if (average_) frame.kernels.scale(1.0f / (down.size * across.size), channels_, to);
             frame.kernels.finish(to, finish, channels_, to);
         }
+    }
 }
 
 void Affine::one(const Frame &frame, size_t network, size_t example) const {

@@ -18,11 +18,19 @@ class ExampleStep : public Step {
     virtual void one(const Frame &frame, size_t network, size_t example) const = 0;
 };
 
-// The windows of a pooling layer along one axis: inputs start, start + step, … below stop.
+// The windows of a pooling layer along one axis, computed when they are needed: a small file may ask for many.
 struct PoolAxis {
-    std::vector<size_t> start, stop;
-    std::vector<float> size;  // what an average divides by: the product of both axes' sizes
-    size_t step, inputs;
+    size_t count, inputs;
+    size_t kernel;  // 0: `count` parts that cover the axis (adaptive pooling)
+    size_t stride = 1, padding = 0, step = 1;
+    bool counts_padding = false;
+
+    // Inputs start, start + step, … below stop.
+    struct Window {
+        size_t start, stop;
+        float size;  // what an average divides by: the product of both axes' sizes
+    };
+    Window window(size_t index) const;
 };
 
 class Pool : public ExampleStep {

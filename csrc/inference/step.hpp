@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "kernels.hpp"
@@ -53,16 +54,21 @@ class Step {
     const size_t output;
 };
 
+// Numbers that several steps may share.
+using SharedFloats = std::shared_ptr<const Aligned<float>>;
+
 // y ← y·scale + shift within limits, for each network (or one for all); without scales, only the limits.
 struct Finishing {
-    Aligned<float> scale, shift;
+    SharedFloats scale, shift;  // both, or neither
     size_t channels = 0;
     float low, high;
 
+    bool own() const { return scale && scale->size() > channels; }
+
     Finish of(size_t network, size_t channel) const {
-        if (scale.empty()) return {nullptr, nullptr, low, high};
-        const size_t start = (scale.size() == channels ? 0 : network * channels) + channel;
-        return {scale.data() + start, shift.data() + start, low, high};
+        if (!scale) return {nullptr, nullptr, low, high};
+        const size_t start = (own() ? network * channels : 0) + channel;
+        return {scale->data() + start, shift->data() + start, low, high};
     }
 };
 

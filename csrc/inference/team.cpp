@@ -1,5 +1,10 @@
 #include "team.hpp"
 
+#include <pthread.h>
+
+#include <new>
+#include <system_error>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -9,6 +14,9 @@ namespace {
 
 constexpr int SPINS_BEFORE_YIELD = 4000;
 constexpr int SPINS_BEFORE_SLEEP = 20000;  // some 100 µs
+
+std::atomic<unsigned> forked{0};
+[[maybe_unused]] const int counted = pthread_atfork(nullptr, nullptr, [] { forked++; });
 
 void pause() {
 #if defined(__x86_64__)
@@ -29,8 +37,14 @@ void spin_until(Condition condition) {
 
 }  // namespace
 
-Team::Team(int threads) : threads_(threads < 1 ? 1 : threads) {
-    for (int thread = 1; thread < threads_; thread++) others_.emplace_back([this, thread] { serve(thread); });
+Team::Team(int threads) {
+    try {
+        others_.reserve((size_t)(threads > 1 ? threads - 1 : 0));
+        for (; threads_ < threads; threads_++)
+            others_.emplace_back([this, thread = threads_] { serve(thread); });
+    } catch (const std::system_error &) {  // too many threads, or no memory for another stack
+    } catch (const std::bad_alloc &) {
+    }
 }
 
 Team::~Team() {
@@ -80,5 +94,7 @@ void Team::serve(int thread) {
         finished_.fetch_add(1, std::memory_order_acq_rel);
     }
 }
+
+unsigned forks() { return forked; }
 
 }  // namespace bayesbinn::inference

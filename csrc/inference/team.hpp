@@ -14,6 +14,7 @@ namespace bayesbinn::inference {
 // threads spin. After a job they spin for a moment, for the next one may come at once, then sleep.
 class Team {
    public:
+    // Fewer threads than asked for where the system starts no more.
     explicit Team(int threads);
     ~Team();
     Team(const Team &) = delete;
@@ -30,7 +31,7 @@ class Team {
    private:
     void serve(int thread);
 
-    const int threads_;
+    int threads_ = 1;
     std::vector<std::thread> others_;
     std::mutex mutex_;
     std::condition_variable wake_;
@@ -38,5 +39,8 @@ class Team {
     std::atomic<unsigned> job_{0}, arrived_{0}, round_{0}, finished_{0};
     std::atomic<bool> ending_{false};
 };
+
+// How many forks lie between this process and the one that loaded the library.
+unsigned forks();
 
 }  // namespace bayesbinn::inference

@@ -10,11 +10,15 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from bayesbinn.errors import InvalidInput, nearest
 
 NamedParameters = list[tuple[str, nn.Parameter]]
 Rule = Callable[[str, nn.Parameter], bool] | Collection[str]
+
+# Parameters of one dimension that a user chose to be binary. Methods get them without the model, as tensors.
+_ON_PURPOSE = WeakTensorKeyDictionary()
 
 BINARY_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, nn.modules.conv._ConvNd)
 
@@ -86,7 +90,15 @@ def split_parameters(
     split: tuple[NamedParameters, NamedParameters] = ([], [])
     for parameter, (name, wanted) in chosen.items():
         split[0 if wanted else 1].append((name, parameter))
+        _ON_PURPOSE.pop(parameter, None)
+        if wanted and parameter.dim() <= 1:
+            _ON_PURPOSE[parameter] = True
     return split
+
+
+def is_binary_on_purpose(parameter: Tensor) -> bool:
+    """Whether `split_parameters`, when it last saw this bias or gain, was asked to make it binary."""
+    return parameter in _ON_PURPOSE
 
 
 def _as_predicate(
@@ -151,8 +163,8 @@ def _weights_in_use(model: nn.Module, binary: Rule | None, biases: bool) -> dict
             computed_from |= dict.fromkeys(sources, name)
         if isinstance(module, BINARY_LAYERS):
             for kind in ("weight", "bias") if biases else ("weight",):
-                if isinstance(own := getattr(module, kind, None), Tensor):
-                    layers[_place(prefix, kind)] = own
+                if isinstance(used := getattr(module, kind, None), Tensor):
+                    layers[_place(prefix, kind)] = used
                     _refuse_unknown_hooks(_place(prefix, kind), module, kind, computed)
     if binary is not None:
         names = [(computed_from.get(parameter, name), parameter) for name, parameter in chosen]

@@ -15,9 +15,6 @@ from bayesbinn.plain_text import printable
 from bayesbinn.runtime import command as runtime_command
 from bayesbinn.sweep_cli import app as sweep_app
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells give it."""
-
 
 class OneLineErrors(TyperGroup):
     """Turns mistakes in the arguments into this package's errors, which are one line each."""
@@ -26,8 +23,7 @@ class OneLineErrors(TyperGroup):
         try:
             code = super().main(*args, **{"prog_name": "bayesbinn", **extra, "standalone_mode": False})
         except typer.Abort:
-            print("interrupted", file=sys.stderr)
-            code = INTERRUPTED
+            raise KeyboardInterrupt from None
         except Exception as error:
             # Click's own errors. They are told by what they have: newer typers carry a click of their own.
             describe, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
@@ -196,7 +192,7 @@ def train(
                     )
         except RunStopped as stopped:
             console.print(str(stopped), soft_wrap=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(should_stop.exit_code) from None
     if first:
         summary = report(folder)
         typer.echo(json.dumps(summary, indent=2) if as_json else _lines(summary))
@@ -289,12 +285,6 @@ def pack(
     from bayesbinn.runtime.inspection import inspect
 
     facts = inspect(path)
-    if samples > 1 and all(layer["copies"] == 1 for layer in facts["layers"]):
-        typer.echo(
-            f"note: all {samples} samples are the same network: this posterior is saturated, and an ensemble of it "
-            "knows no more than the mode. A higher temperature keeps it spread",
-            err=True,
-        )
     text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than as float32"
     text += f" (epoch: {trained.epoch})"
     _echo(json.dumps(facts, indent=2) if as_json else text)

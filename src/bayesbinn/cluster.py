@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, MissingDependency, how_to_install
 from bayesbinn.files import write_whole
-from bayesbinn.run_process import STOPPED
+from bayesbinn.run_process import STOPPED, TERMINATED
 
 LOG, ERROR, METRICS = "log.txt", "error.txt", "metrics.jsonl"
 TICK = 0.5
@@ -38,6 +38,8 @@ _RESTARTS = 3
 
 class Interrupted(BayesbinnError):
     """The user asked all runs to stop; they can be resumed."""
+
+    exit_code = STOPPED
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def work(job: Job) -> Ended:
         with suppress(OSError):
             (folder / ERROR).unlink()
         return Ended(job.name, "finished", machine=platform.node(), lines=_lines_of(folder))
-    if code == STOPPED:
+    if code in (STOPPED, TERMINATED):
         return Ended(job.name, "stopped", machine=platform.node(), lines=_lines_of(folder))
     reason = _reason(folder / LOG, code)
     with suppress(InvalidFile):
@@ -287,7 +289,9 @@ def run_all(
                 yield ended if is_seen else replace(ended, state="failed", reason=missing)
         on_tick()
         if running and should_stop():
-            raise Interrupted("stopped; the same command goes on where the runs were")
+            stopped = Interrupted("stopped; the same command goes on where the runs were")
+            stopped.exit_code = getattr(should_stop, "exit_code", STOPPED)
+            raise stopped
 
 
 def _outcome(future: Future[Ended]) -> Ended:

@@ -25,15 +25,15 @@ from bayesbinn.experiments.schedules import Cosine
 from bayesbinn.files import write_whole
 from bayesbinn.methods import ranks
 from bayesbinn.plain_text import csv_safe
-from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.posterior import BernoulliPosterior, LogitScale
 from bayesbinn.prediction import Prediction, predict
-from bayesbinn.reports import class_scores, classification_scores, regression_scores
-from bayesbinn.run_calibration import is_calibrated
+from bayesbinn.reports import MAX_CLASSES, class_scores, classification_scores, regression_scores
+from bayesbinn.run_calibration import Which
 from bayesbinn.run_data import card_of, load_data
-from bayesbinn.runs import Run, build_model, load_run
+from bayesbinn.runs import Run, build_model, load_config, load_run
 from bayesbinn.sizes import Summary
 from bayesbinn.sizes import summary as summarise_model
-from bayesbinn.trained import Trained, Which, load_network
+from bayesbinn.trained import Trained, load_network
 
 EVALUATION_BATCH = 1000
 
@@ -185,16 +185,16 @@ def evaluate_run(
     if parts.test is None:
         raise InvalidInput(f"{folder}: {card.name} has no test targets")
     scores: dict[str, Any] = {"run": str(folder), "epoch": trained.epoch, "test examples": len(parts.test)}
-    posterior, notes = _posterior(trained, fit_scale, data_dir)
+    calibration, notes = _calibration(trained, fit_scale, data_dir)
     scores |= {"note": "; ".join(notes)} if notes else {}
-    if posterior is not None and fit_scale and is_calibrated(posterior):
-        scores["logit scale"] = {"mode": posterior.logit_scale.mode, "mean": posterior.logit_scale.mean}
+    posterior = trained.posterior
+    scores |= _described(calibration, card, posterior is not None)
     x, y = parts.test.whole()
     names = {0: "mode" if posterior is not None else "weights"}
     if posterior is not None and samples:
         names[samples] = f"mean of {samples}"
     for count, name in names.items():
-        prediction = predict(trained.model, posterior, x, samples=count, task=card.task, batch_size=EVALUATION_BATCH)
+        prediction = _predicted(trained, x, count, calibration)
         if card.task == "regression":
             scores[name] = regression_scores(prediction, y, card.target_std)
             continue
@@ -208,11 +208,32 @@ def evaluate_run(
     return scores
 
 
-def _posterior(
-    trained: Trained, calibrated: bool, data_dir: Path | None
-) -> tuple[BernoulliPosterior | None, tuple[str, ...]]:
+def _calibration(trained: Trained, wanted: bool, data_dir: Path | None) -> tuple[LogitScale, tuple[str, ...]]:
     """What to predict with, and what the user should know about it."""
-    return trained.calibrated_posterior(data_dir) if calibrated else (trained.posterior, ())
+    return trained.find_calibration(data_dir) if wanted else (LogitScale(), ())
+
+
+def _described(calibration: LogitScale, card: DataCard, binary: bool) -> dict[str, Any]:
+    if calibration == LogitScale():
+        return {}
+    factors = {"mode": calibration.mode, "mean": calibration.mean}
+    found: dict[str, Any] = {"logit scale": factors if binary else {"weights": calibration.mode}}
+    if calibration.mode_shift and card.num_classes <= MAX_CLASSES:
+        found["logit shift"] = dict(zip(card.classes, calibration.mode_shift, strict=True))
+    return found
+
+
+def _predicted(trained: Trained, x: Tensor, samples: int, calibration: LogitScale) -> Prediction:
+    task = trained.card.task
+    return predict(
+        trained.model,
+        trained.posterior,
+        x,
+        samples=samples,
+        task=task,
+        batch_size=EVALUATION_BATCH,
+        calibration=calibration,
+    )
 
 
 @dataclass(frozen=True)
@@ -243,9 +264,8 @@ def predict_file(
     x, names = data_sets.load_inputs(inputs, card.input_shape, features=card.columns)
     x = card.normaliser(_as_stored(x, card, inputs))
     given, about_labels = given_targets(inputs, card, names)
-    posterior, notes = _posterior(trained, fit_scale, data_dir)
-    count = 0 if posterior is None else samples
-    prediction = predict(trained.model, posterior, x, samples=count, task=card.task, batch_size=EVALUATION_BATCH)
+    calibration, notes = _calibration(trained, fit_scale, data_dir)
+    prediction = _predicted(trained, x, 0 if trained.posterior is None else samples, calibration)
     columns: dict[str, list[Any]] = {"input": names}
     if card.task == "regression":
         scale, shift = card.target_std, card.target_mean
@@ -309,7 +329,7 @@ def summarise(source: str, data_dir: Path | None) -> Summary:
     """The network of a preset, an experiment's file or a run."""
     folder = Path(source)
     is_run = (folder / "config.toml").is_file()
-    experiment = load_run(folder)[0] if is_run else load_experiment(source)
+    experiment = load_config(folder) if is_run else load_experiment(source)
     card = read_card(folder) if is_run else None
     if card is None:
         card = card_of(experiment, load_data(experiment, data_dir))

@@ -11,7 +11,8 @@ from bayesbinn.data.normalise import WHITE
 from bayesbinn.errors import InvalidInput
 from bayesbinn.format import ModelFile
 from bayesbinn.packing import Normalisation, pack
-from bayesbinn.trained import Trained, Which, load_network
+from bayesbinn.run_calibration import Which
+from bayesbinn.trained import Trained, load_network
 
 FILE_NAME = "model.safetensors"
 
@@ -76,8 +77,7 @@ def pack_network(
         raise InvalidInput(
             f"{trained.folder}: a run of full precision has no posterior to draw {samples} samples from; use 0"
         )
-    if fit_scale:
-        posterior, _ = trained.calibrated_posterior(data_dir)
+    calibration = trained.find_calibration(data_dir)[0] if fit_scale else None
     return pack(
         trained.model,
         path,
@@ -85,6 +85,7 @@ def pack_network(
         samples,
         seed,
         card.example(),
+        calibration=calibration,
         task=card.task,
         normalisation=_raw_units(card),
         target=None if card.task == "classification" else (card.target_mean, card.target_std),

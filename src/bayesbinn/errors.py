@@ -34,6 +34,10 @@ class InvalidFile(BayesbinnError, ValueError):
     """A file that is damaged, truncated or of another kind."""
 
 
+class TooMuchMemory(BayesbinnError, MemoryError):
+    """More memory than the caller allows or the machine has; refused before it is taken where that can be known."""
+
+
 class NonFiniteGradient(BayesbinnError, FloatingPointError):
     """A NaN or infinite gradient, or one so large that the state would overflow; no state was changed."""
 

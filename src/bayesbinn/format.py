@@ -1,31 +1,33 @@
 """The model file: a safetensors file whose metadata holds the layer graph and a checksum. See docs/format.md.
 
 Needs NumPy and safetensors, never torch. A file is treated as hostile: every number that it claims
-is checked against the file's size before anything is allocated for it.
+is checked against the file's size before anything is allocated for it. It is read once, into memory,
+so that what was checked is what is used, whatever happens to the file.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import mmap
 import os
 import re
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from bayesbinn.bits import padding_is_zero
-from bayesbinn.errors import InvalidFile
+from bayesbinn.errors import InvalidFile, TooMuchMemory
 from bayesbinn.files import write_whole
 from bayesbinn.graph import Graph, Node, Shape, Stored, check_graph, place
+from bayesbinn.plain_text import printable
 
 KIND = "bayesbinn model"
 VERSION = 1
@@ -44,6 +46,10 @@ class ModelFile:
 
     graph: Graph
     tensors: dict[str, NDArray[Any]]
+    size: int = field(default=0, compare=False)
+    """Bytes of the file that it was read from."""
+    checksum: str = field(default="", compare=False)
+    """The SHA-256 that this file states of itself, and that fits."""
 
 
 # ---- writing --------------------------------------------------------------------------------------
@@ -102,45 +108,71 @@ def _document(graph: Graph) -> dict[str, Any]:
 # ---- reading --------------------------------------------------------------------------------------
 
 
-def read(path: str | Path) -> ModelFile:
-    """Read and check a model file. Whatever is wrong with it is an `InvalidFile` of one line."""
+def read(path: str | Path, max_bytes: int | None = None) -> ModelFile:
+    """Read and check a model file. Whatever is wrong with it is an `InvalidFile` of one line.
+
+    A file of more than `max_bytes` is a `TooMuchMemory`.
+    """
     path = Path(path)
     try:
         _require(path.exists(), "there is no such file")
         _require(path.is_file(), "it is not a file")
         with path.open("rb") as file:
-            # An empty file cannot be mapped.
-            _require(os.fstat(file.fileno()).st_size >= 8, "it is cut off: a model file starts with 8 bytes of length")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                graph = _graph_of(content)
-        model = ModelFile(graph, _tensors_of(path))
+            model = _read(file, max_bytes)
         check_model(model)
-    except (OSError, ValueError, SafetensorError, RecursionError) as error:
+    except TooMuchMemory as error:
+        raise TooMuchMemory(f"{path}: {error}") from None
+    except MemoryError:
+        raise TooMuchMemory(f"{path}: there is not enough memory to read it") from None
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InvalidFile(f"{path}: {' '.join(reason.split())[:500]}") from None
+        raise InvalidFile(f"{path}: {printable(' '.join(reason.split()))[:500]}") from None
     return model
 
 
 def checksum(path: str | Path) -> str:
-    """The SHA-256 that a model file states of itself; `read` checks that it fits."""
-    with safe_open(path, framework="np") as file:
-        return str(file.metadata()["checksum"])
+    """The SHA-256 that a model file states of itself; the file is read and checked."""
+    return read(path).checksum
 
 
-def _graph_of(content: mmap.mmap) -> Graph:
-    length = int.from_bytes(content[:8], "little")
+def _read(file: io.BufferedReader, max_bytes: int | None) -> ModelFile:
+    status = os.fstat(file.fileno())
+    _require(stat.S_ISREG(status.st_mode), "it is not a file")
+    size = status.st_size
+    _require(size >= 8, "it is cut off: a model file starts with 8 bytes of length")
+    start = _exactly(file, 8)
+    length = int.from_bytes(start, "little")
     _require(length <= MOST_HEADER, f"a header of {length} bytes, {MOST_HEADER} are allowed; it is no model file")
-    _require(length <= len(content) - 8, f"it is cut off: {len(content)} bytes, the header alone needs {length + 8}")
-    text = content[8 : 8 + length]
+    _require(length <= size - 8, f"it is cut off: {size} bytes, the header alone needs {length + 8}")
+    text = bytes(_exactly(file, length))
     header = _strict_json(text, "the header")
     metadata = header.pop("__metadata__", None)
     _require(isinstance(metadata, dict) and metadata.get("format") == KIND, f"it is no {KIND}; write one with bb.pack")
     _check_version(metadata.get("version"))
-    _check_sizes(header, len(content) - 8 - length)
-    _check_digits(content, text, metadata.get("checksum"))
+    _check_sizes(header, size - 8 - length)
+    if max_bytes is not None and size > max_bytes:
+        raise TooMuchMemory(f"a file of {size:,} bytes where max_memory allows {max_bytes:,}; raise it (--max-memory)")
+    data = _exactly(file, size - 8 - length)
+    digits = metadata.get("checksum")
+    _check_digits(start, text, data, digits)
     graph = metadata.get("graph")
     _require(isinstance(graph, str), "its metadata has no graph")
-    return _parsed_graph(_strict_json(graph, "the graph"))
+    _require(_strings(list(metadata.values())), "its metadata must be strings")
+    tensors = {name: _tensor(data, entry) for name, entry in header.items()}
+    return ModelFile(_parsed_graph(_strict_json(graph, "the graph")), tensors, size, digits)
+
+
+def _exactly(file: io.BufferedReader, count: int) -> bytearray:
+    """`count` bytes; a file that another program is cutting short may have fewer than it had a moment ago."""
+    content = bytearray(count)
+    _require(file.readinto(content) == count, "it is cut off: it became shorter while it was read")
+    return content
+
+
+def _tensor(data: bytearray, entry: Mapping[str, Any]) -> NDArray[Any]:
+    kind, start = _TYPES[entry["dtype"]], entry["data_offsets"][0]
+    array: NDArray[Any] = np.ndarray(tuple(entry["shape"]), kind, data, start)
+    return array if array.flags.aligned else array.copy()
 
 
 def _check_version(version: Any) -> None:
@@ -151,8 +183,8 @@ def _check_version(version: Any) -> None:
 
 
 def _check_sizes(header: Mapping[str, Any], available: int) -> None:
-    """Every tensor's type, shape and place against the file's size; safetensors itself refuses gaps and overlaps."""
-    total = 0
+    """Every tensor's type, shape and place against the file's size; all together fill it, without gaps or overlaps."""
+    places = []
     for name, entry in header.items():
         _require(
             isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"},
@@ -166,20 +198,23 @@ def _check_sizes(header: Mapping[str, Any], available: int) -> None:
         _require(start <= end <= available, f"it is cut off: tensor {name!r} ends at byte {end} of {available}")
         size = _TYPES[kind].itemsize * prod(shape)
         _require(end - start == size, f"tensor {name!r}: {end - start} bytes for a shape that needs {size}")
-        total += size
-    _require(total == available, f"{available} bytes of tensors where the header tells of {total}")
+        places.append((start, end, name))
+    last = 0
+    for start, end, name in sorted(places):
+        _require(start == last, f"tensor {name!r} starts at byte {start}, the one before it ends at byte {last}")
+        last = end
+    _require(last == available, f"{available} bytes of tensors where the header tells of {last}")
 
 
-def _check_digits(content: mmap.mmap, header: bytes, digits: Any) -> None:
+def _check_digits(start: bytearray, header: bytes, data: bytearray, digits: Any) -> None:
     _require(
         isinstance(digits, str) and re.fullmatch("[0-9a-f]{64}", digits) is not None,
         "its checksum must be 64 hexadecimal digits",
     )
-    start = _place_of_digits(header, digits)
-    digest = hashlib.sha256(content[:start])
-    digest.update(_NO_DIGITS.encode())
-    with memoryview(content) as view:
-        digest.update(view[start + 64 :])
+    at = _place_of_digits(header, digits) - len(start)
+    digest = hashlib.sha256(start)
+    digest.update(header[:at] + _NO_DIGITS.encode() + header[at + 64 :])
+    digest.update(data)
     _require(digest.hexdigest() == digits, "its checksum does not fit: the file is damaged; copy or pack it again")
 
 
@@ -188,11 +223,6 @@ def _place_of_digits(header: bytes, digits: str) -> int:
     pattern = f'"{digits}"'.encode()
     _require(header.count(pattern) == 1, "its checksum must stand in the header once")
     return 8 + header.index(pattern) + 1
-
-
-def _tensors_of(path: Path) -> dict[str, NDArray[Any]]:
-    with safe_open(path, framework="np") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (a file, not a mapping)
 
 
 # ---- the graph as JSON ------------------------------------------------------------------------------
@@ -281,13 +311,16 @@ def check_model(model: ModelFile) -> None:
     """The graph against its tensors, and the tensors' values."""
     shapes(model)
     used = set()
+    checked = set()  # many nodes may share a tensor
     for index, node in enumerate(model.graph.nodes):
         for role, name in node.tensors.items():
             used.add(name)
             array = model.tensors[name]
             if role == "weight" and array.dtype == np.uint8:
-                fine = padding_is_zero(array, prod(node.settings["shape"][1:]))
+                count = prod(node.settings["shape"][1:])
+                fine = (name, count) in checked or padding_is_zero(array, count)
                 _require(fine, f"{place(index, node)}: bits after the last weight of a row are not 0")
+                checked.add((name, count))
     for name, array in model.tensors.items():
         _require(name in used, f"tensor {name!r} belongs to no node")
         fine = array.dtype == np.uint8 or bool(np.isfinite(array).all())

@@ -22,6 +22,7 @@ MOST_ELEMENTS = 1 << 28
 """Of one value of one example. A file that claims more is refused before anything is allocated."""
 MOST_NODES = 1 << 16
 MOST_NETWORKS = 1 << 12
+_SMALLEST_FLOAT32, _LARGEST_FLOAT32 = 2.0**-149, (2 - 2.0**-23) * 2.0**127
 _LARGEST = 1 << 20  # of a kernel, a stride, a padding or a dilation
 _MOST_POOLED = 1 << 16  # windows of a pooling layer along an axis: readers list them when they load a file
 
@@ -268,8 +269,8 @@ def check_graph(graph: Graph, stored: Mapping[str, Stored]) -> list[Shape]:
         raise InvalidFile(f"input shape {graph.input_shape}: 1 to 8 sizes of at least 1 are needed")
     if not 1 <= len(graph.nodes) <= MOST_NODES:
         raise InvalidFile(f"{len(graph.nodes)} nodes: 1 to {MOST_NODES} are allowed")
-    if not (isfinite(graph.logit_scale) and graph.logit_scale > 0):
-        raise InvalidFile(f"logit scale {graph.logit_scale}: it must be a finite number above 0")
+    if not _SMALLEST_FLOAT32 <= graph.logit_scale <= _LARGEST_FLOAT32:
+        raise InvalidFile(f"logit scale {graph.logit_scale}: it must be a finite number above 0 in float32")
     if graph.task not in ("classification", "regression"):
         raise InvalidFile(f"task {graph.task!r}: it must be 'classification' or 'regression'")
     shapes = [graph.input_shape]

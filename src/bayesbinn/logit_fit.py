@@ -9,8 +9,9 @@ averaged. Few validation rows say little about a scale and less about K shifts, 
   unit of the logits: for K = 2 and logits of unit variance 0.8 at 70 %, 2.9 at 90 % and 8.3 at 99 %. The
   prior of log scale is N(log s₀, (log 2)²): the rule is rough, but seldom wrong by more than a factor of 4.
 - The shifts. c = scale·shift is added to log odds. The prior of c_k is N(0, w²·n_k/(n_k + 10)): a class
-  with few rows n_k keeps its shift near 0. The width w is chosen by cross-validation from `WIDTHS`, or 0
-  (no shift) unless a shift lowers the held-out NLL by more than two standard errors.
+  with few rows n_k keeps its shift near 0. The width w is 0.3, which did no harm on any table tried, or
+  1 if that lowers the NLL in cross-validation by more than two standard errors. 200 rows of pure noise
+  with classes of 95 % and 5 % are enough for an NLL within 0.01 of the base rate's.
 """
 
 from __future__ import annotations
@@ -20,18 +21,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from bayesbinn.prediction import shifted
 
 LOG_SCALE_DEVIATION = math.log(2)
 """Of the prior of log scale."""
-WIDTHS = (0.3, 1.0, 3.0)
-"""Of the shifts' prior, in nats; 3 lets two classes differ by 99.8 : 0.2."""
+WIDTHS = (0.3, 1.0)
+"""Of the shifts' prior, in nats. A width of 3 gained little on unequal classes and lost on breast cancer and digits."""
 ROWS_OF_A_CLASS = 10
 """With this many rows a class has half of the prior variance."""
 SCALE_BOUNDS = (0.01, 30.0)
@@ -42,6 +40,9 @@ FOLDS = 5
 # Cross-validation on more takes time and decides nothing else.
 _ROWS_TO_CHOOSE_BY = 1000
 _SAMPLES_TO_CHOOSE_BY = 4
+# A step that would lower the sum of all −log p by less than this is not taken.
+_LEAST_GAIN = 1e-8
+_MOST_STEPS, _MOST_HALVINGS = 100, 30
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ def fit_logits(logits: Tensor, targets: Tensor) -> LogitFit:
     if bool((z.argmax(dim=-1) == y).all()):
         return LogitFit(_at_most_laplace(problem, problem.fit(0.0)))
     width = _chosen_width(problem) if len(y) >= FEWEST_ROWS else 0.0
-    t, c = _split(problem.fit(width))
-    scale = math.exp(t)
+    found = problem.fit(width)
+    scale, c = math.exp(float(found[0])), found[1:]
     if width == 0.0:
         return LogitFit(scale)
     return LogitFit(scale, tuple(((c - c.mean()) / scale).tolist()))
@@ -97,7 +98,7 @@ def mean_confidence(logits: Tensor, scale: float) -> float:
 def logit_size(logits: Tensor) -> float:
     """σ of the logits: 1 if they are independent of unit variance. 2σ² is the mean square of two logits' difference.
 
-    >>> logit_size(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])) ** 2  # the difference is ±2
+    >>> round(logit_size(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])) ** 2, 6)  # the difference is ±2
     2.0
     """
     centred = logits - logits.mean(dim=-1, keepdim=True)
@@ -123,7 +124,7 @@ def expected_scale(accuracy: float, classes: int) -> float:
 
 # ---- the fit --------------------------------------------------------------------------------------------
 
-Parameters = NDArray[np.float64]  # log scale, then c of every class
+# Parameters are a vector: log scale, then c of every class.
 
 
 @dataclass(frozen=True)
@@ -149,64 +150,91 @@ class _Problem:
         """The same problem on some rows, with the same prior of the scale."""
         return replace(self, logits=self.logits[:, :, chosen], targets=self.targets[chosen])
 
-    def fit(self, width: float, start: Parameters | None = None) -> Parameters:
-        """Where NLL − log prior is least, for shifts of this prior width."""
-        classes, rows = len(self.logits), len(self.targets)
-        if start is None:
-            start = np.array([self._best_of_a_scan(), *[0.0] * classes])
-        counts = torch.bincount(self.targets, minlength=classes).double().numpy()
-        variances = width**2 * counts / (counts + ROWS_OF_A_CLASS)
+    def fit(self, width: float, start: Tensor | None = None) -> Tensor:
+        """Where NLL − log prior is least, for shifts of this prior width: Fisher scoring with halved steps."""
+        counts = torch.bincount(self.targets, minlength=len(self.logits)).double()
+        variances = torch.cat([torch.tensor([LOG_SCALE_DEVIATION**2]), width**2 * counts / (counts + ROWS_OF_A_CLASS)])
         free = variances > 0
-        precision = np.divide(1.0, variances, out=np.zeros(classes), where=free)
+        precision = torch.where(free, 1 / variances, 0.0)
+        centre = torch.zeros(len(variances), dtype=torch.float64)
+        centre[0] = self.log_centre
+        at = torch.where(free, self._best_of_a_scan() if start is None else start, 0.0)
+        value, slope, curvature = self._penalised(at, centre, precision)
+        for _ in range(_MOST_STEPS):
+            t, outward = float(at[0]), float(slope[0])
+            held = (t <= self.bounds[0] and outward > 0) or (t >= self.bounds[1] and outward < 0)
+            moving = free.clone()
+            moving[0] = not held
+            index = moving.nonzero().squeeze(1)
+            step = torch.zeros_like(at)
+            step[index] = -torch.linalg.solve(curvature[index][:, index], slope[index])
+            # Beyond a factor of e² the quadratic model of the scale says nothing.
+            step = step / max(1.0, abs(float(step[0])) / 2)
+            gain = -float(slope @ step)
+            if gain < _LEAST_GAIN:
+                break
+            for _ in range(_MOST_HALVINGS):
+                there = at + step
+                there[0] = there[0].clamp(*self.bounds)
+                found = self._penalised(there, centre, precision)
+                if found[0] < value:
+                    break
+                step = step / 2
+            else:
+                break
+            at, (value, slope, curvature) = there, found
+        return at
 
-        def loss(parameters: Parameters) -> tuple[float, Parameters]:
-            value, slope = self._nll(parameters)
-            away = (parameters[0] - self.log_centre) / LOG_SCALE_DEVIATION
-            c = parameters[1:]
-            slope[0] += away / LOG_SCALE_DEVIATION
-            slope[1:] += precision * c
-            return (value + 0.5 * away**2 + 0.5 * float((precision * c**2).sum())) / rows, slope / rows
-
-        limits = [self.bounds, *((None, None) if each else (0.0, 0.0) for each in free)]
-        start = np.where(np.concatenate([[True], free]), start, 0.0)
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=limits, options={"ftol": 1e-10, "gtol": 1e-6})
-        result: Parameters = found.x
-        return result
-
-    def nll_of_rows(self, parameters: Parameters) -> Tensor:
+    def nll_of_rows(self, parameters: Tensor) -> Tensor:
         """−log p of every row, by the mean over the samples."""
         return -_log_mean(_picked(self._log_p(parameters), self.targets))
 
-    def _log_p(self, parameters: Parameters) -> Tensor:
-        t, c = _split(parameters)
-        u = self.logits * math.exp(t)
-        return torch.log_softmax(u.add_(torch.from_numpy(c).view(-1, 1, 1)) if c.any() else u, dim=0)
+    def _log_p(self, parameters: Tensor) -> Tensor:
+        u = self.logits * math.exp(float(parameters[0]))
+        return torch.log_softmax(u.add_(parameters[1:].view(-1, 1, 1)), dim=0)
 
-    def _nll(self, parameters: Parameters) -> tuple[float, Parameters]:
-        """Σ over rows of −log p, and its gradient.
+    def _penalised(self, at: Tensor, centre: Tensor, precision: Tensor) -> tuple[float, Tensor, Tensor]:
+        value, slope, curvature = self._nll(at)
+        away = at - centre
+        pull = precision * away
+        return value + 0.5 * float(pull @ away), slope + pull, curvature + precision.diag()
 
-        With u = e^t·z + c, ∂(−log mean p_y)/∂u = r·(p − 1[y]), r the share of a sample in the mean p_y.
+    def _nll(self, parameters: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Σ over rows of −log p, its gradient, and Fisher's information as its curvature.
+
+        With u = e^t·z + c, ∂(−log mean p_y)/∂u = r·(p − 1[y]), r the share of a sample in the mean p_y; the
+        information of u is r·(diag p − p·pᵀ), and ∂u/∂t = e^t·z.
         """
         log_p = self._log_p(parameters)
         picked = _picked(log_p, self.targets)
         mean = _log_mean(picked)
         share = (picked - mean).exp() / len(picked)
-        slope = log_p.exp_().mul_(share)
-        slope.scatter_add_(0, self.targets.expand(1, *share.shape), -share.unsqueeze(0))
-        by_t = math.exp(parameters[0]) * float(torch.dot(slope.flatten(), self.logits.flatten()))
-        by_c = slope.sum(dim=(1, 2)).numpy()
-        return -float(mean.sum()), np.concatenate([[by_t], by_c])
+        p = log_p.exp_().flatten(1)
+        by_t = self.logits.flatten(1) * math.exp(float(parameters[0]))
+        weighted = p * share.flatten()
+        expected = torch.einsum("km,km->m", p, by_t)
+        counts, share_of_row = weighted.sum(dim=1), share.flatten()
+        mixed = torch.einsum("km,km->k", weighted, by_t) - weighted @ expected
 
-    def _best_of_a_scan(self, points: int = 9) -> float:
-        """A start for log scale: the NLL of a mean over samples may have several minima."""
+        size = len(p) + 1
+        curvature = torch.empty(size, size, dtype=torch.float64)
+        curvature[0, 0] = torch.einsum("km,km,km->", weighted, by_t, by_t) - (share_of_row * expected.square()).sum()
+        curvature[0, 1:] = curvature[1:, 0] = mixed
+        curvature[1:, 1:] = counts.diag() - weighted @ p.T
+
+        true = by_t.view_as(self.logits).gather(0, self.targets.expand(1, *share.shape)).squeeze(0)
+        slope = torch.empty(size, dtype=torch.float64)
+        slope[0] = share_of_row @ expected - (share * true).sum()
+        slope[1:] = counts - torch.bincount(self.targets, weights=share.sum(dim=0), minlength=len(p))
+        return -float(mean.sum()), slope, curvature
+
+    def _best_of_a_scan(self, points: int = 9) -> Tensor:
+        """A start without shifts: the NLL of a mean over samples may have several minima along the scale."""
         sub = self.rows(_some_rows(self.targets))
-        grid = np.linspace(*self.bounds, points)
-        none = [0.0] * len(self.logits)
-        return float(min([*grid, self.log_centre], key=lambda t: float(sub.nll_of_rows(np.array([t, *none])).sum())))
-
-
-def _split(parameters: Parameters) -> tuple[float, Parameters]:
-    return float(parameters[0]), parameters[1:]
+        none = torch.zeros(len(self.logits), dtype=torch.float64)
+        grid = [*torch.linspace(*self.bounds, points).tolist(), self.log_centre]
+        starts = [torch.cat([none.new_tensor([t]), none]) for t in grid]
+        return min(starts, key=lambda start: float(sub.nll_of_rows(start).sum()))
 
 
 def _picked(log_p: Tensor, targets: Tensor) -> Tensor:
@@ -218,7 +246,7 @@ def _log_mean(log_p: Tensor) -> Tensor:
     return log_p.logsumexp(dim=0) - math.log(len(log_p))
 
 
-def _at_most_laplace(problem: _Problem, found: Parameters) -> float:
+def _at_most_laplace(problem: _Problem, found: Tensor) -> float:
     """The fitted scale, or the smaller one with the mean confidence (n + 1)/(n + 2)."""
     n = len(problem.targets)
     goal = (n + 1) / (n + 2)
@@ -237,17 +265,16 @@ def _at_most_laplace(problem: _Problem, found: Parameters) -> float:
 
 
 def _chosen_width(problem: _Problem) -> float:
-    """The prior width of the shifts with the least held-out NLL; 0 if none is better by two standard errors."""
+    """The prior width of the shifts: a wider one must lower the held-out NLL by two standard errors."""
     problem = replace(problem, logits=problem.logits[:, :_SAMPLES_TO_CHOOSE_BY]).rows(_some_rows(problem.targets))
     fold = _rank_in_class(problem.targets) % FOLDS
-    scores = _held_out(problem, fold, 0.0)
-    best, gain = 0.0, 0.0
-    for width in WIDTHS:
-        better = scores - _held_out(problem, fold, width)
-        mean, error = float(better.mean()), float(better.std()) / math.sqrt(len(better))
-        if mean > max(gain, 3 * error):
-            best, gain = width, mean
-    return best
+    chosen, scores = WIDTHS[0], _held_out(problem, fold, WIDTHS[0])
+    for width in WIDTHS[1:]:
+        wider = _held_out(problem, fold, width)
+        better = scores - wider
+        if float(better.mean()) > 2 * float(better.std()) / math.sqrt(len(better)):
+            chosen, scores = width, wider
+    return chosen
 
 
 def _held_out(problem: _Problem, fold: Tensor, width: float) -> Tensor:

@@ -76,10 +76,12 @@ class LogitScale:
         if not isinstance(values, Mapping) or not {"mode", "mean"} <= set(values) <= set(cls.__dataclass_fields__):
             allowed = ", ".join(cls.__dataclass_fields__)
             raise InvalidInput(f"logit scale {values!r}: {allowed} are allowed, and the first two are needed")
+        fields: dict[str, Any] = dict(values)
         try:
-            shifts = {key: tuple(map(float, value)) for key, value in values.items() if key.endswith("_shift")}
-            return cls(float(values["mode"]), float(values["mean"]), **shifts)
-        except (TypeError, ValueError) as error:
+            for name in {"mode_shift", "mean_shift"} & set(fields):
+                fields[name] = tuple(fields[name])
+            return cls(**fields)
+        except TypeError as error:
             raise InvalidInput(f"logit scale {values!r}: {error}") from None
 
 

@@ -17,11 +17,12 @@ from bayesbinn.data.card import DataCard
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.files import write_whole
 from bayesbinn.methods import ranks
-from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.posterior import BernoulliPosterior, LogitScale
 from bayesbinn.prediction import predict
 from bayesbinn.reports import class_scores
+from bayesbinn.run_calibration import Which
 
-LAST, BEST, SCORES = "posterior.safetensors", "best.safetensors", "scores.json"
+SCORES = "scores.json"
 _BATCH = 1000
 
 
@@ -39,42 +40,40 @@ class ResultWriter:
         self, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None, best: BestNetwork | None
     ) -> None:
         """The posteriors after the last and the best epoch, calibrated, and the scores of the last by classes."""
-        posterior = self._write_calibrated(LAST, model, posterior)
+        calibration = self._calibrated("last", epoch, model, posterior)
         if best is not None:
             other = copy.deepcopy(model)
             other.load_state_dict(best.model)
-            self._write_calibrated(BEST, other, best.posterior)
+            self._calibrated("best", best.epoch, other, best.posterior)
         if self.parts.test is not None and self.card.task == "classification" and epoch:
             x, y = self.parts.test.whole()
             device = next(model.parameters()).device
-            found = predict(model, posterior, x.to(device), batch_size=_BATCH).probabilities
-            scores = {"epoch": epoch, **class_scores(found, y, self.card.classes)}
-            self._write(SCORES, lambda path: write_whole(path, json.dumps(scores, indent=1).encode()))
+            prediction = predict(model, posterior, x.to(device), batch_size=_BATCH, calibration=calibration)
+            scores = {"epoch": epoch, **class_scores(prediction.probabilities, y, self.card.classes)}
+            self._write(lambda: write_whole(self.folder / SCORES, json.dumps(scores, indent=1).encode()))
 
-    def _write_calibrated(
-        self, name: str, model: nn.Module, posterior: BernoulliPosterior | None
-    ) -> BernoulliPosterior | None:
-        """Save a posterior with its calibration, unless the file has it already."""
-        if posterior is None:
-            return None
-        raw = posterior
-        known = ranks.decided(lambda: _stored_or_none(self.folder / name, raw))
+    def _calibrated(
+        self, which: Which, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None
+    ) -> LogitScale:
+        """Save a posterior with its calibration, unless the folder has it already."""
+        known = ranks.decided(lambda: _stored_or_none(self.folder, which, epoch, posterior))
         if known is not None:
             return known
-        if self.parts.validation is not None and self.card.task == "classification":
-            posterior = run_calibration.fitted(model, posterior, self.parts.validation)
-        self._write(name, posterior.save)
-        return posterior
+        found = run_calibration.NONE
+        if self.parts.validation is not None and self.card.task == "classification" and epoch:
+            found = run_calibration.fitted(model, posterior, self.parts.validation)
+        self._write(lambda: run_calibration.store(self.folder, which, epoch, posterior, found))
+        return found
 
-    def _write(self, name: str, write: Callable[[Path], None]) -> None:
+    def _write(self, write: Callable[[], None]) -> None:
         if ranks.rank() == 0:
             self.may_write()
-            write(self.folder / name)
+            write()
 
 
-def _stored_or_none(path: Path, posterior: BernoulliPosterior) -> BernoulliPosterior | None:
+def _stored_or_none(folder: Path, which: Which, epoch: int, posterior: BernoulliPosterior | None) -> LogitScale | None:
     """A damaged file is written anew."""
     try:
-        return run_calibration.stored(path, posterior)
+        return run_calibration.stored(folder, which, epoch, posterior)
     except BayesbinnError:
         return None

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from bayesbinn.sweep_display import Board
 
-INTERRUPTED = 130
-
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run many experiments at once; see docs/scale.md.")
 
 Workers = Annotated[
@@ -81,7 +79,7 @@ def run(
 
 @contextmanager
 def _reported(console: Console, board: Board) -> Iterator[None]:
-    """Ctrl-C and failed runs as last lines and as exit codes."""
+    """Ctrl-C, SIGTERM and failed runs as last lines and as exit codes."""
     from bayesbinn.cluster import Interrupted
 
     try:
@@ -89,7 +87,7 @@ def _reported(console: Console, board: Board) -> Iterator[None]:
     except Interrupted as stopped:
         board.report_failures()
         console.print(str(stopped))
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(stopped.exit_code) from None
     board.report_failures()
     if board.failed:
         raise typer.Exit(1)
@@ -151,10 +149,12 @@ def search(
                 for ended in found.run(executor, slots, threads, data_dir, board.tick, should_stop):
                     board.tell(ended)
         finally:
-            best = found.write_best()
-            if found.runs:
-                write_results(found.runs, folder)
-            found.close()
+            try:
+                best = found.write_best()
+                if found.runs:
+                    write_results(found.runs, folder)
+            finally:
+                found.close()
         typer.echo(json.dumps(best, indent=2) if as_json else _lines(best))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,12 +16,10 @@ from bayesbinn.data import Dataset, Parts
 from bayesbinn.data.card import DataCard, read_card
 from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.config import Experiment
-from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.posterior import BernoulliPosterior, LogitScale
+from bayesbinn.run_calibration import Which
 from bayesbinn.run_data import card_of, load_data
-from bayesbinn.run_results import BEST, LAST
-from bayesbinn.runs import build_model, load_run, make_optimizers
-
-Which = Literal["last", "best"]
+from bayesbinn.runs import build_model, load_config, make_optimizers
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class Trained:
     model: nn.Module
     posterior: BernoulliPosterior | None
     """Not calibrated; None for full precision."""
-    calibrated: BernoulliPosterior | None
-    """The same with the calibration that the run has stored; None if it has none for these weights."""
+    calibration: LogitScale | None
+    """What the run has stored; None if it has nothing for these weights."""
     epoch: str
     """Which epoch's network this is, in words."""
     tasks_learned: int | None = None
@@ -60,15 +58,15 @@ class Trained:
         """Its data as they were divided for training."""
         return self.load_data(data_dir).split(self.experiment.data.validation, self.experiment.training.seed)
 
-    def calibrated_posterior(self, data_dir: Path | None = None) -> tuple[BernoulliPosterior | None, tuple[str, ...]]:
-        """The posterior to predict with, and what the user should know about it.
+    def find_calibration(self, data_dir: Path | None = None) -> tuple[LogitScale, tuple[str, ...]]:
+        """The calibration to predict with, and what the user should know about it.
 
-        Runs that were interrupted, or are of older versions, have stored no calibration: then the data are needed.
+        Runs that were interrupted, or are of older versions, have stored none: then the data are needed.
         """
-        if self.calibrated is not None:
-            return self.calibrated, ()
-        if self.posterior is None or self.card.task != "classification" or self.card.validation_rows == 0:
-            return self.posterior, ()
+        if self.calibration is not None:
+            return self.calibration, ()
+        if self.card.task != "classification" or self.card.validation_rows == 0:
+            return run_calibration.NONE, ()
         validation = self.parts(data_dir).validation
         assert validation is not None
         note = f"{self.folder} has no calibration for these weights: fitted on its data; resuming the run stores it"
@@ -80,7 +78,7 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
 
     Only a run of an older version, which has no ``data.json``, needs its data for this.
     """
-    experiment, _ = load_run(folder)
+    experiment = load_config(folder)
     path = folder / "checkpoint.pt"
     state = read_checkpoint(path)
     if experiment.continual is not None:
@@ -96,12 +94,13 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
         with resuming(path):
             model.load_state_dict(best.model)
             posterior = best.posterior
-    name = LAST if best is None else BEST
-    calibrated = None if posterior is None else run_calibration.stored(folder / name, posterior)
-    epoch = f"{which}, {rows[-1]['epoch'] if best is None else best.epoch} of {experiment.training.epochs}"
+    number = rows[-1]["epoch"] if best is None else best.epoch
+    epoch, calibration = f"{which}, {number} of {experiment.training.epochs}", None
     if best is None and state["totals"]["batches"]:
         epoch += f" and {state['totals']['batches']} batches"
-    return Trained(folder, experiment, card, model, posterior, calibrated, epoch)
+    else:
+        calibration = run_calibration.stored(folder, which, number, posterior)
+    return Trained(folder, experiment, card, model, posterior, calibration, epoch)
 
 
 def _best(folder: Path, state: dict[str, Any], rows: list[dict[str, Any]]) -> BestNetwork:
@@ -133,8 +132,10 @@ def _learned(
 
         card = card_of(experiment, stream_for(experiment, data_dir)[learned - 1])
     model, posterior = _restored(path, experiment, card, state)
-    calibrated = None if posterior is None else run_calibration.stored(folder / LAST, posterior)
-    return Trained(folder, experiment, card, model, posterior, calibrated, f"last, after {learned} tasks", learned)
+    calibration = None
+    if not state["totals"]["batches"] and state["epoch"] == 1:
+        calibration = run_calibration.stored(folder, "last", learned, posterior)
+    return Trained(folder, experiment, card, model, posterior, calibration, f"last, after {learned} tasks", learned)
 
 
 def _restored(

@@ -417,7 +417,7 @@ class Learner:
             write_whole(self.folder / name, text.encode())
         write_whole(self.folder / "result.json", json.dumps(self._result(), indent=1).encode())
         if self.optimizer.binary:
-            self._write_posterior(self.optimizer.posterior())
+            self.optimizer.posterior().save(self.folder / "posterior.safetensors")
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -443,18 +443,16 @@ class Learner:
     def _card_of(self, task: int) -> DataCard:
         return DataCard.of(self.stream[task], validation=self.plan.validation, seed=self.plan.seed)
 
-    def _write_posterior(self, posterior: BernoulliPosterior) -> None:
-        assert self.folder is not None
-        posterior.save(self.folder / "posterior.safetensors")
-
     def _write_calibrated(self) -> None:
         """Calibrate on the validation part of the task learned last, so that predicting needs no data."""
-        if self.folder is None or not self.optimizer.binary or not self.task:
+        if self.folder is None or not self.task:
             return
         validation = self._data(self.task - 1).validation
         if validation is not None:
+            posterior = self.optimizer.posterior() if self.optimizer.binary else None
+            found = run_calibration.fitted(self.model, posterior, validation)
             self.may_write()
-            self._write_posterior(run_calibration.fitted(self.model, self.optimizer.posterior(), validation))
+            run_calibration.store(self.folder, "last", self.task, posterior, found)
 
     def _check(self, state: dict[str, Any], saved: Record) -> None:
         """Refuse a state that this learner cannot have written."""

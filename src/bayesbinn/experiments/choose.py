@@ -135,7 +135,7 @@ def method_settings(method: str, steps: int, convolutional: bool = False) -> dic
 def _saturates(settings: Mapping[str, Any]) -> bool:
     """Whether every posterior sample will be the mode, so that a mean over samples only costs time."""
     temperature = settings.get("temperature")
-    return isinstance(temperature, float) and temperature < 1e-6
+    return "certainty" not in settings and isinstance(temperature, float) and temperature < 1e-6
 
 
 def _batches(rows: int, batch_size: int) -> int:

@@ -19,7 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bayesbinn.errors import BayesbinnWarning, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.schedules import SCHEDULES, Constant, Cosine, Schedule
+from bayesbinn.files import reason_of
 
+MAX_DEPTH = 32
+"""Levels of tables and lists in a TOML file."""
 _POSITIVE = Field(gt=0)
 # Settings of a method that the loop provides, or that are no plain values.
 _PROVIDED = {"train_set_size", "seed", "prior", "independent_noise"}
@@ -281,10 +284,23 @@ def _read(source: str) -> dict[str, Any]:
     else:
         known = preset_names()
         raise InvalidInput(f"there is no preset {source!r}.{nearest(source, known)} Presets: {', '.join(known)}")
+    return parse_toml(text, source)
+
+
+def parse_toml(text: str, source: str, hint: str = "") -> dict[str, Any]:
+    """The tables of a TOML file, which may be nested `MAX_DEPTH` deep; whatever is wrong is one line."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidFile(f"{source}: not TOML: {error}") from None
+        tree = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # An integer of thousands of digits is a plain ValueError, deeply nested brackets a RecursionError.
+        raise InvalidFile(f"{source}: not TOML: {reason_of(error)}{hint}") from None
+    level: list[Any] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+        level = [each for each in level if isinstance(each, (dict, list))]
+        if not level:
+            return tree
+    raise InvalidFile(f"{source}: its tables and lists are nested more than {MAX_DEPTH} deep; no experiment needs that")
 
 
 def _choose_method(raw: dict[str, Any], method: str | None, source: str) -> dict[str, Any]:

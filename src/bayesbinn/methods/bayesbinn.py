@@ -156,6 +156,8 @@ class BayesBiNN(BinaryOptimizer):
             "eps": eps,
         }
         _refuse_both(defaults)
+        if certainty is not None and train_set_size is not None:
+            defaults |= _completed(defaults, {})
         super().__init__(params, defaults, mc_samples=mc_samples, independent_noise=independent_noise, seed=seed)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -262,10 +264,8 @@ class BayesBiNN(BinaryOptimizer):
 
     def _gradient_limit(self, members: Members, draw: int | None) -> float:
         group = members.group
-        largest = 1.0
-        if draw is not None:
-            largest = kernels.largest_scale(self._temperatures[id(group)], group["eps"])
-        return ROOM / (largest * max(group["train_set_size"], 1) * max(group["lr"], 1))
+        scale = 1.0 if draw is None else kernels.largest_scale(self._temperatures[id(group)], group["eps"])
+        return ROOM / float(scale * max(group["train_set_size"], 1) * max(group["lr"], 1))
 
     def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
         group, beta = members.group, members.group["momentum"]

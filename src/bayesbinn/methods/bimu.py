@@ -139,7 +139,7 @@ class BiMU(BinaryOptimizer):
     def _gradient_limit(self, members: Members, draw: int | None) -> float:
         group = members.group
         chained = 1.0 if draw is None else min(1.0, self._temperatures[id(group)])
-        return ROOM * chained / (group["gain"] * max(group["lr"], 4))
+        return ROOM * chained / float(group["gain"] * max(group["lr"], 4))
 
     def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
         group, naturals = members.group, members.state("natural")

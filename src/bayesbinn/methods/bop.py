@@ -75,7 +75,7 @@ class Bop(BinaryOptimizer):
         return saved
 
     def _gradient_limit(self, members: Members, draw: int | None) -> float:
-        return ROOM / max(members.group["lr"], 1)  # at rates up to 1 the average is a mean
+        return ROOM / float(max(members.group["lr"], 1))  # at rates up to 1 the average is a mean
 
     def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
         group = members.group

@@ -27,6 +27,7 @@ from bayesbinn.binary import canonical_name
 from bayesbinn.errors import InvalidInput, InvalidUse, nearest
 from bayesbinn.methods import gradients as checks
 from bayesbinn.methods import ranks
+from bayesbinn.methods.adoption import question_vectors
 from bayesbinn.methods.members import Counters, Group, Members, Samples, State
 from bayesbinn.posterior import BernoulliPosterior
 
@@ -186,6 +187,8 @@ class BinaryOptimizer(torch.optim.Optimizer):
             _check_trainable(name, parameter)
             taken.add(name)
             self._names[parameter] = name
+        if self.binary:
+            question_vectors(type(self).__name__, self._names, group["params"])
         for parameter in group["params"]:
             state = self._start(parameter, self._names[parameter], group)
             for key in sorted(state):
@@ -355,16 +358,23 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._samples.clear()
             return loss
         self._check_scaler_saw_all_samples(found_inf)
+        try:
+            self._move()
+        except Exception:
+            self._forget_scaler()
+            raise
+        finally:
+            self._samples.clear()
+        return loss
 
+    def _move(self) -> None:
+        """Update the state from the samples at hand. All gradients are checked before anything changes."""
         draw, samples = self._samples.pending, self._samples.count
         if samples > 1 or self._reduces_itself():
             self._fold_pending()
             self._average_over_ranks()
             draw = None
-        try:
-            batches = self._ready(draw)
-        finally:
-            self._samples.clear()
+        batches = self._ready(draw)
         number = self._counters.steps + 1
         limits = [self._gradient_limit(members, draw) for members, _ in batches]
         is_risky = checks.refuse_nonfinite(batches, limits, number)
@@ -375,7 +385,6 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 self._update(members, gradients, draw, samples)
         self._harden_the_rest(batches)
         self._counters.steps = number
-        return loss
 
     def _harden_the_rest(self, batches: list[checks.Batch]) -> None:
         """A step writes every weight that it trains, so that ``p.data.mul_(...)`` does not outlive it.
@@ -437,13 +446,16 @@ class BinaryOptimizer(torch.optim.Optimizer):
     def _check_scaler_saw_all_samples(self, found_inf: Tensor | None) -> None:
         if found_inf is not None and self._samples.count > 1:
             self._samples.clear()
-            # GradScaler removes these itself, but not after an error.
-            self.__dict__.pop("grad_scale", None)
-            self.__dict__.pop("found_inf", None)
+            self._forget_scaler()
             raise InvalidUse(
                 "GradScaler sees the gradients of the last sampled_params block only; draw one sample per step "
                 "with it, or use bfloat16, which needs no scaler"
             )
+
+    def _forget_scaler(self) -> None:
+        """GradScaler takes back what it lent to a step, but not after an error: the next step would divide by it."""
+        self.__dict__.pop("grad_scale", None)
+        self.__dict__.pop("found_inf", None)
 
     # ---- data parallel ---------------------------------------------------------------------
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, TooMuchMemory
 from bayesbinn.files import write_whole
+from bayesbinn.plain_text import csv_safe, printable
 
 WIDTH = 100
 
@@ -43,7 +44,12 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 def main(name: str, arguments: Sequence[str]) -> int:
     """Run one of `COMMANDS`; returns the exit code."""
     parsed = parser_of(name).parse_args(arguments)
-    COMMANDS[name][2](parsed)
+    try:
+        COMMANDS[name][2](parsed)
+    except BayesbinnError:
+        raise
+    except MemoryError:
+        raise TooMuchMemory(f"`bayesbinn {name}` needs more memory than there is; give it a smaller file") from None
     return 0
 
 
@@ -61,22 +67,34 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         help="exact: float32, as PyTorch computes; int8: 8-bit activations, several times faster",
     )
     parser.add_argument("--threads", type=int, help="how many to use; default: all cores")
+    _memory_argument(parser)
+
+
+def _memory_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-memory",
+        default="1G",
+        metavar="SIZE",
+        help="what the model may take, such as 512M or 4G; a file that asks for more is refused (default: 1G)",
+    )
 
 
 def _run(arguments: argparse.Namespace) -> None:
     from bayesbinn.runtime.inputs import load_inputs
+    from bayesbinn.runtime.memory import bytes_of
     from bayesbinn.runtime.model import load
 
     if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
         raise InvalidInput(f"--out {arguments.out}: .csv and .json can be written")
-    model = load(arguments.model, arguments.activations, arguments.threads)
+    memory = bytes_of(arguments.max_memory)
+    model = load(arguments.model, arguments.activations, arguments.threads, max_memory=memory)
     columns = _predictions(model, load_inputs(arguments.inputs, model.graph))
     if arguments.out is None:
         sys.stdout.write(_as_csv(columns))
         return
     text = _as_csv(columns) if arguments.out.suffix == ".csv" else _as_json(columns)
     _write(arguments.out, text)
-    print(f"{len(columns['input'])} predictions in {arguments.out}", file=sys.stderr)
+    print(printable(f"{len(columns['input'])} predictions in {arguments.out}"), file=sys.stderr)
 
 
 def _predictions(model: Any, x: Any) -> dict[str, list[Any]]:
@@ -102,9 +120,14 @@ def _predictions(model: Any, x: Any) -> dict[str, list[Any]]:
 def _as_csv(columns: dict[str, list[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    writer.writerow(map(_cell, columns))
+    writer.writerows(map(_cell, row) for row in zip(*columns.values(), strict=True))
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Text that neither a terminal nor a spreadsheet takes for a command; numbers as they are."""
+    return csv_safe(printable(value)) if isinstance(value, str) else value
 
 
 def _as_json(columns: dict[str, list[Any]]) -> str:
@@ -158,7 +181,7 @@ def _export(arguments: argparse.Namespace) -> None:
         folder = arguments.out or arguments.model.parent
         written = list(export_c(model, folder / arguments.name, name=arguments.name))
     for path in written:
-        print(f"{path}  {path.stat().st_size:,} bytes")
+        print(printable(f"{path}  {path.stat().st_size:,} bytes"))
 
 
 def _make_folder(path: Path) -> None:
@@ -176,15 +199,17 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a model file")
     parser.add_argument("--batches", default="1,8,100", help="sizes of batches, separated by commas")
     parser.add_argument("--threads", default="1,2", help="numbers of threads, separated by commas")
+    _memory_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON for programs instead of text")
 
 
 def _bench(arguments: argparse.Namespace) -> None:
     from bayesbinn.runtime.measure import measure
+    from bayesbinn.runtime.memory import bytes_of
 
     batches, threads = _numbers("--batches", arguments.batches), _numbers("--threads", arguments.threads)
     rows = []
-    for row in measure(arguments.model, batches, threads):
+    for row in measure(arguments.model, batches, threads, bytes_of(arguments.max_memory)):
         rows.append(row)
         if not arguments.json:
             if len(rows) == 1:

@@ -22,8 +22,13 @@ def load_inputs(path: Path, graph: Graph) -> NDArray[np.float32]:
     A table has a row for each example. If its first row is no numbers, it names the columns; the
     columns that the model was trained on are then taken by name.
     """
+    if path.is_dir():
+        raise InvalidInput(
+            f"{path}: a folder; one file is needed, {', '.join(SUFFIXES)}. "
+            "`bayesbinn predict RUN FOLDER` reads folders of images"
+        )
     if not path.is_file():
-        raise InvalidInput(f"{path}: there is no such file")
+        raise InvalidInput(f"{path}: {'not an ordinary file' if path.exists() else 'there is no such file'}")
     kind = path.suffix.lower()
     if kind in (".npy", ".npz"):
         array = _array(path)

@@ -10,6 +10,7 @@ import numpy as np
 
 from bayesbinn import format as model_file
 from bayesbinn.graph import Stored, own_per_network
+from bayesbinn.plain_text import printable
 
 
 def inspect(path: Path) -> dict[str, Any]:
@@ -37,12 +38,11 @@ def inspect(path: Path) -> dict[str, Any]:
         )
     weights = sum(layer["weights"] for layer in layers)
     float32_bytes = sum(4 * layer["weights"] * layer["copies"] for layer in layers)
-    size = path.stat().st_size
     return {
         "file": str(path),
-        "bytes": size,
+        "bytes": model.size,
         "version": model_file.VERSION,
-        "checksum": model_file.checksum(path),
+        "checksum": model.checksum,
         "task": model.graph.task,
         "networks": model.graph.networks,
         "input_shape": list(model.graph.input_shape),
@@ -51,7 +51,7 @@ def inspect(path: Path) -> dict[str, Any]:
         "classes": list(model.graph.classes),
         "weights": weights,
         "float32_bytes": float32_bytes,
-        "times_smaller": float32_bytes / size,
+        "times_smaller": float32_bytes / model.size,
         "layers": layers,
     }
 
@@ -62,7 +62,7 @@ def table(facts: dict[str, Any]) -> str:
     rows = [
         [
             str(layer["node"]),
-            layer["name"],
+            printable(layer["name"]),
             layer["op"],
             "×".join(map(str, layer["shape"])),
             f"{layer['weights']:,}" if layer["weights"] else "",
@@ -85,5 +85,5 @@ def table(facts: dict[str, Any]) -> str:
         f"SHA-256 {facts['checksum']}: it fits",
     ]
     if facts["classes"]:
-        summary.append(f"classes {', '.join(facts['classes'])}")
+        summary.append(f"classes {', '.join(map(printable, facts['classes']))}")
     return "\n".join([*lines, "", *summary])

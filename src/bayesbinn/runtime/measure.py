@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bayesbinn.format import read
+from bayesbinn.runtime.memory import DEFAULT_MEMORY
 from bayesbinn.runtime.model import Activations, Model
 
 MODES: tuple[Activations, ...] = ("exact", "int8")
@@ -18,12 +19,14 @@ _ROUNDS = 15
 _SECONDS = 0.02
 
 
-def measure(path: Path, batches: Sequence[int], threads: Sequence[int]) -> Iterator[dict[str, Any]]:
+def measure(
+    path: Path, batches: Sequence[int], threads: Sequence[int], max_memory: int = DEFAULT_MEMORY
+) -> Iterator[dict[str, Any]]:
     """Median time of a batch, for each number of threads and size of batch; the modes take turns."""
-    file = read(path)
+    file = read(path, max_memory)
     random = np.random.default_rng(0)
     for count in threads:
-        models = {mode: Model(file, mode, count) for mode in MODES}
+        models = {mode: Model(file, mode, count, max_memory=max_memory) for mode in MODES}
         for batch in batches:
             x = random.standard_normal((batch, *file.graph.input_shape)).astype(np.float32)
             seconds: dict[str, list[float]] = {mode: [] for mode in MODES}

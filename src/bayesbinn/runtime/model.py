@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -10,13 +11,25 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bayesbinn.errors import InvalidInput, InvalidUse
+from bayesbinn.errors import InvalidInput, InvalidUse, TooMuchMemory
 from bayesbinn.format import ModelFile, read, shapes
 from bayesbinn.runtime import reference
-from bayesbinn.runtime.prediction import Array, Prediction, Regression, classified, log_probabilities, two_classes
+from bayesbinn.runtime.arrays import as_floats, first_not_finite
+from bayesbinn.runtime.memory import DEFAULT_MEMORY, readable
+from bayesbinn.runtime.prediction import (
+    Array,
+    Prediction,
+    Regression,
+    classified,
+    joined,
+    mean_and_deviation,
+    mean_logits,
+    two_classes,
+)
 
 Activations = Literal["exact", "int8"]
 Backend = Literal["auto", "native", "reference"]
+_STRIP_BYTES = 64 << 20  # of float64 arrays that are made of some rows' outputs
 
 
 def load(
@@ -25,6 +38,7 @@ def load(
     threads: int | None = None,
     *,
     backend: Backend = "auto",
+    max_memory: int = DEFAULT_MEMORY,
 ) -> Model:
     """Read a model file and prepare it for this CPU.
 
@@ -34,11 +48,30 @@ def load(
             every binary layer to 8 bits, with one scale per example, and is several times faster.
         threads: how many to use; by default all cores that this process may use.
         backend: "native", "reference" (NumPy, slow), or "auto": native where the package was built with it.
+        max_memory: bytes that the file, what is prepared from it and a prediction may take together, 1 GB by
+            default. A small file can ask for much more; that is a `TooMuchMemory`, before anything is taken.
 
     A prediction depends neither on the threads nor on the batch that an input comes in. A loaded
     model may be used from several Python threads; they take turns.
     """
-    return Model(read(Path(path)), activations, threads, backend=backend)
+    check_options(activations, threads, backend, max_memory)
+    file = read(Path(path), max_memory)
+    try:
+        return Model(file, activations, threads, backend=backend, max_memory=max_memory)
+    except TooMuchMemory as error:
+        raise TooMuchMemory(f"{path}: {error}") from None
+
+
+def check_options(activations: str, threads: int | None, backend: str, max_memory: int) -> None:
+    """Refuse what `load` cannot mean."""
+    if activations not in ("exact", "int8"):
+        raise InvalidInput(f"activations={activations!r}: it must be 'exact' or 'int8'")
+    if backend not in ("auto", "native", "reference"):
+        raise InvalidInput(f"backend={backend!r}: it must be 'auto', 'native' or 'reference'")
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= 1024):
+        raise InvalidInput(f"threads={threads!r}: it must be a whole number from 1 to 1024")
+    if type(max_memory) is not int or not 1 <= max_memory < 1 << 63:
+        raise InvalidInput(f"max_memory={max_memory!r}: it must be a number of bytes")
 
 
 class Model:
@@ -51,13 +84,9 @@ class Model:
         threads: int | None = None,
         *,
         backend: Backend = "auto",
+        max_memory: int = DEFAULT_MEMORY,
     ) -> None:
-        if activations not in ("exact", "int8"):
-            raise InvalidInput(f"activations={activations!r}: it must be 'exact' or 'int8'")
-        if backend not in ("auto", "native", "reference"):
-            raise InvalidInput(f"backend={backend!r}: it must be 'auto', 'native' or 'reference'")
-        if threads is not None and (type(threads) is not int or not 1 <= threads <= 1024):
-            raise InvalidInput(f"threads={threads!r}: it must be a whole number from 1 to 1024")
+        check_options(activations, threads, backend, max_memory)
         self.graph = file.graph
         self.activations = activations
         self.threads = threads or usable_cores()
@@ -65,9 +94,15 @@ class Model:
         self._input_size, self._output_size = prod(self.input_shape), prod(self.output_shape)
         self._network: Any = None
         if backend != "reference":
-            self._network = _built(file, activations == "int8", self.threads, required=backend == "native")
+            self._network = _built(file, activations == "int8", self.threads, max_memory, required=backend == "native")
         # The native network holds the weights in its own form; only the reference needs the file's.
         self._file = file if self._network is None else None
+        self._memory_left = max_memory - (file.size if self._network is None else self._network.memory())
+        self._row_bytes = 4 * self.networks * self._output_size
+        self._strip = max(1, _STRIP_BYTES // (12 * self._row_bytes))
+        self._first_not_finite = first_not_finite if self._network is None else _native_check()
+        if self._network is None:
+            reference.at_once(file, 1, activations, self._memory_left)  # refuses what could never run
 
     @property
     def backend(self) -> str:
@@ -95,13 +130,7 @@ class Model:
 
     def outputs(self, x: ArrayLike) -> Array:
         """[networks, batch, *output_shape]: what each network gives, before calibration."""
-        inputs = self._checked(x)
-        if self._network is None:
-            assert self._file is not None
-            return reference.run(self._file, inputs.reshape(-1, *self.input_shape), self.activations)
-        y = np.empty((self.graph.networks, len(inputs), self._output_size), np.float32)
-        self._network.run(inputs, y)
-        return y if len(self.output_shape) == 1 else y.reshape(*y.shape[:2], *self.output_shape)
+        return self._run(self._checked(x))
 
     def predict(self, x: ArrayLike) -> Array:
         """[batch, classes] logits, whose softmax is `predict_proba`; for regression the mean output.
@@ -109,17 +138,14 @@ class Model:
         The logits of an ensemble are the logarithms of its mean probabilities. A network with one
         logit z has the two logits (0, z).
         """
-        outputs = self.outputs(x)
+        inputs = self._checked(x)
         if self.graph.task == "regression":
-            average: Array = outputs.mean(axis=0, dtype=np.float32)
-            return average
-        logits = outputs * np.float32(self.graph.logit_scale)
+            return self._in_strips(inputs, lambda y: y.mean(axis=0, dtype=np.float32))
         if self.networks == 1:
-            return two_classes(logits[0]) if len(self.output_shape) == 1 else logits[0]
+            logits = self._finite(inputs, 0)[0]
+            return two_classes(logits) if len(self.output_shape) == 1 else logits
         self._need_classes()
-        logs = log_probabilities(logits)
-        mean: Array = (np.logaddexp.reduce(logs, axis=0) - np.log(self.networks)).astype(np.float32)
-        return mean
+        return self._in_strips(inputs, mean_logits)
 
     def predict_proba(self, x: ArrayLike) -> Array:
         """[batch, classes] probabilities, averaged over the networks of an ensemble."""
@@ -128,15 +154,61 @@ class Model:
     def prediction(self, x: ArrayLike) -> Prediction:
         """Probabilities and their uncertainty, split into its parts as `bb.predict` does."""
         self._need_classes()
-        return classified(self.outputs(x) * np.float32(self.graph.logit_scale))
+        strips = [classified(y) for y in self._strips(self._checked(x))]
+        return strips[0] if len(strips) == 1 else joined(strips)
 
     def regression(self, x: ArrayLike) -> Regression:
         """The mean output and its standard deviation over the networks."""
         if self.graph.task != "regression":
             raise InvalidUse("this model tells classes; use prediction() or predict_proba()")
-        outputs = self.outputs(x).astype(np.float64)
-        std = outputs.std(axis=0, ddof=1) if self.networks > 1 else np.zeros_like(outputs[0])
-        return Regression(outputs.mean(axis=0).astype(np.float32), std.astype(np.float32))
+        inputs = self._checked(x)
+        strips = [mean_and_deviation(y) for y in self._strips(inputs)]
+        return Regression(*(np.concatenate(each) for each in zip(*strips, strict=True)))
+
+    # ---- running ---------------------------------------------------------------------------------------
+
+    def _run(self, inputs: NDArray[np.float32]) -> Array:
+        """What the networks give for checked inputs; infinities and NaN may be among it."""
+        batch = len(inputs)
+        if batch * self._row_bytes > self._memory_left:
+            raise TooMuchMemory(
+                f"the outputs of {batch} examples need {readable(batch * self._row_bytes)}, max_memory leaves "
+                f"{readable(self._memory_left)}; predict fewer at a time, or raise max_memory"
+            )
+        try:
+            if self._network is None:
+                assert self._file is not None
+                x = inputs.reshape(-1, *self.input_shape)
+                return reference.run(self._file, x, self.activations, self._memory_left)
+            y = np.empty((self.networks, batch, self._output_size), np.float32)
+            self._network.run(inputs, y)
+        except TooMuchMemory:
+            raise
+        except MemoryError:
+            raise TooMuchMemory(f"there is not enough memory for {batch} examples; predict fewer at a time") from None
+        return y if len(self.output_shape) == 1 else y.reshape(*y.shape[:2], *self.output_shape)
+
+    def _finite(self, inputs: NDArray[np.float32], first: int) -> Array:
+        """Outputs (of a classification: scaled logits) that are numbers; `first` is the first row's number."""
+        y = self._run(inputs)
+        if self.graph.task == "classification" and self.graph.logit_scale != 1.0:
+            with np.errstate(over="ignore"):  # found below
+                y *= np.float32(self.graph.logit_scale)
+        lost = self._first_not_finite(y.reshape(-1, self._output_size))
+        if lost >= 0:
+            raise InvalidInput(
+                f"row {first + lost % len(inputs)}: the model gives NaN or infinity for it; are its numbers too large?"
+            )
+        return y
+
+    def _strips(self, inputs: NDArray[np.float32]) -> Iterator[Array]:
+        """The same for some rows after the other: what is made of an ensemble's outputs needs more memory than they."""
+        for first in range(0, max(1, len(inputs)), self._strip):
+            yield self._finite(inputs[first : first + self._strip], first)
+
+    def _in_strips(self, inputs: NDArray[np.float32], function: Callable[[Array], Array]) -> Array:
+        strips = [function(y) for y in self._strips(inputs)]
+        return strips[0] if len(strips) == 1 else np.concatenate(strips)
 
     def _need_classes(self) -> None:
         if self.graph.task == "regression":
@@ -145,20 +217,20 @@ class Model:
             raise InvalidUse(f"an output of shape {self.output_shape} is not one number per class; use outputs()")
 
     def _checked(self, x: ArrayLike) -> NDArray[np.float32]:
-        """[batch, inputs], float32, contiguous."""
-        try:
-            inputs = np.ascontiguousarray(x, dtype=np.float32)
-        except (TypeError, ValueError):
-            raise InvalidInput("inputs must be numbers in an array of one shape") from None
+        """[batch, inputs], float32, contiguous, finite."""
+        inputs = as_floats(x)
         size = self._input_size
-        if inputs.ndim == 2 and inputs.shape[1] == size:
-            return inputs
-        if inputs.ndim and (inputs.shape[1:] == self.input_shape or inputs.shape[1:] == (size,)):
-            return inputs.reshape(-1, size)
-        raise InvalidInput(
-            f"inputs of shape {inputs.shape}: [batch, {', '.join(map(str, self.input_shape))}] is needed"
-            + (", with the batch first" if inputs.shape == self.input_shape else "")
-        )
+        if inputs.ndim != 2 or inputs.shape[1] != size:
+            if not inputs.ndim or (inputs.shape[1:] != self.input_shape and inputs.shape[1:] != (size,)):
+                raise InvalidInput(
+                    f"inputs of shape {inputs.shape}: [batch, {', '.join(map(str, self.input_shape))}] is needed"
+                    + (", with the batch first" if inputs.shape == self.input_shape else "")
+                )
+            inputs = inputs.reshape(-1, size)
+        lost = self._first_not_finite(inputs)
+        if lost >= 0:
+            raise InvalidInput(f"row {lost} holds NaN, infinity or a number beyond float32; finite numbers are needed")
+        return inputs
 
     def __repr__(self) -> str:
         kind = f"{self.networks} networks" if self.networks > 1 else self.graph.task
@@ -170,11 +242,18 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _built(file: ModelFile, quantised: bool, threads: int, required: bool) -> Any:
+def _native_check() -> Callable[[Array], int]:
+    from bayesbinn.runtime import _native
+
+    check: Callable[[Array], int] = _native.first_not_finite
+    return check
+
+
+def _built(file: ModelFile, quantised: bool, threads: int, max_memory: int, required: bool) -> Any:
     try:
         from bayesbinn.runtime import native
 
-        return native.build(file, quantised, threads)
+        return native.build(file, quantised, threads, max_memory)
     except ImportError as error:
         if required:
             raise InvalidUse(f"the native runtime is not there ({error}); reinstall with a C++ compiler") from None

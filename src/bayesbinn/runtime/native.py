@@ -8,44 +8,63 @@ are done together with the operation before them where nothing else needs its re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from math import inf, prod
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesbinn.errors import TooMuchMemory
 from bayesbinn.format import ModelFile, shapes
-from bayesbinn.graph import Node, Shape, Stored, own_per_network, pooled_size, takes_eight_bits
+from bayesbinn.graph import Node, Shape, Stored, channels_of, own_per_network, pooled_size, takes_eight_bits
+from bayesbinn.runtime.memory import readable
 
 Layout = Literal["plain", "image"]
+Scales = tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]
 Finish = tuple[NDArray[np.float32] | None, NDArray[np.float32] | None, float, float]
 """Scale and shift [networks or 1, channels], and the limits of what comes out."""
-Axis = tuple[list[int], list[int], list[float], int, int]
+Axis = tuple[int, int, int, int, int, int, bool]
+"""Windows, pixels, kernel (0: adaptive), stride, padding, dilation, and whether an average counts the padding."""
 
 _PRODUCTS = ("linear", "conv2d")
 _POOLS = ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d")
 
 
-def build(model: ModelFile, quantised: bool, threads: int) -> Any:
-    """A sealed native network: ``run(x [batch, inputs], y [networks, batch, outputs])``."""
-    return _Builder(model, quantised, threads).build()
+def build(model: ModelFile, quantised: bool, threads: int, max_memory: int) -> Any:
+    """A sealed native network: ``run(x [batch, inputs], y [networks, batch, outputs])``.
+
+    What does not fit into `max_memory` bytes, together with the file, is a `TooMuchMemory`, raised before it is taken.
+    """
+    from bayesbinn.runtime import _native
+
+    try:
+        return _Builder(model, quantised, threads, max(0, max_memory - model.size)).build()
+    except _native.OverLimit as error:
+        raise TooMuchMemory(
+            f"it needs more memory than max_memory={readable(max_memory)} allows: {error}; "
+            "if you trust the file, raise max_memory (--max-memory)"
+        ) from None
+    except MemoryError:
+        raise TooMuchMemory("there is not enough memory to prepare it") from None
 
 
 class _Builder:
-    def __init__(self, model: ModelFile, quantised: bool, threads: int) -> None:
+    def __init__(self, model: ModelFile, quantised: bool, threads: int, max_memory: int) -> None:
         from bayesbinn.runtime import _native
 
         self.model = model
         self.nodes = model.graph.nodes
         self.quantised = quantised
         self.shapes = shapes(model)
-        self.network = _native.Network(model.graph.networks, prod(self.shapes[0]), threads)
+        self.network = _native.Network(model.graph.networks, prod(self.shapes[0]), threads, max_memory)
         self.uses = Counter(value for node in self.nodes for value in node.inputs)
         self.uses[len(self.nodes)] += 1  # the output
         # Where a value is, by its number and layout; a fused node's value is that of the whole group.
         self.places: dict[tuple[int, Layout], int] = {(0, "plain"): 0}
         self.done: set[int] = set()
+        # The native network shares what comes from one array, so arrays stay where they are until it is sealed.
+        self.floats: dict[str, NDArray[np.float32]] = {}
+        self.scales: dict[tuple[str | None, str | None], Scales] = {}
 
     def build(self) -> Any:
         for index, node in enumerate(self.nodes):
@@ -109,11 +128,17 @@ class _Builder:
         scale, shift = self._scales(scaled, self.shapes[index + 1])
         return last, (scale, shift, low, high)
 
-    def _scales(self, node: Node, shape: Shape) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
-        found = {role: self._tensor(node, role) for role in ("scale", "shift") if role in node.tensors}
-        if not found:
+    def _scales(self, node: Node, shape: Shape) -> Scales:
+        names = node.tensors.get("scale"), node.tensors.get("shift")
+        if names == (None, None):
             return None, None
-        channels = shape[-1] if node.op == "linear" else shape[0]
+        if names not in self.scales:
+            self.scales[names] = self._paired(node, channels_of(node.op, shape))
+        return self.scales[names]
+
+    def _paired(self, node: Node, channels: int) -> Scales:
+        """Scale and shift of equally many networks; one that is missing is made up."""
+        found = {role: self._tensor(node, role) for role in ("scale", "shift") if role in node.tensors}
         count = max(len(array) for array in found.values())
         neutral = {"scale": np.ones((1, channels), np.float32), "shift": np.zeros((1, channels), np.float32)}
         scale, shift = (
@@ -124,12 +149,12 @@ class _Builder:
 
     def _tensor(self, node: Node, role: str) -> NDArray[Any]:
         """A tensor with an axis of networks in front, of length 1 if all share it; float32 or bits."""
-        array = self.model.tensors[node.tensors[role]]
-        if not own_per_network(Stored(array.dtype.name, array.shape), node.op, role):
-            array = array[None]
+        name = node.tensors[role]
+        array = self.model.tensors[name]
+        own = own_per_network(Stored(array.dtype.name, array.shape), node.op, role)
         if array.dtype != np.uint8:
-            array = array.astype(np.float32)
-        return array
+            array = self.floats.setdefault(name, np.ascontiguousarray(array, np.float32))
+        return array if own else array[None]
 
     # ---- operations --------------------------------------------------------------------------------
 
@@ -224,27 +249,10 @@ def _limits(node: Node) -> tuple[float, float]:
 
 
 def _pool_axis(node: Node, axis: int, length: int) -> Axis:
-    """Where each window starts and stops along an axis, what an average divides by there, and the step."""
     s = node.settings
     if "size" in s:
-        count = s["size"][axis]
-        bounds = [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
-        return _axis(bounds, [stop - start for start, stop in bounds], 1, length)
+        return s["size"][axis], length, 0, 1, 0, 1, False
     kernel, stride, padding = s["kernel"][axis], s["stride"][axis], s["padding"][axis]
     step = s.get("dilation", (1, 1))[axis]
     count = pooled_size(length, kernel, stride, padding, step, s["ceil"])
-    bounds, counted = [], []
-    for i in range(count):
-        start = i * stride - padding
-        stop = start + step * (kernel - 1) + 1
-        first = start if start >= 0 else start % step  # the first tap inside
-        bounds.append((first, max(first, min(stop, length))))
-        inside = min(stop, length) - max(start, 0)
-        counted.append(min(stop, length + padding) - start if s.get("count_padding") else max(inside, 1))
-    return _axis(bounds, counted, step, length)
-
-
-def _axis(bounds: Sequence[tuple[int, int]], counted: Sequence[int], step: int, length: int) -> Axis:
-    # A window that lies outside altogether is empty.
-    inside = [(start, stop) if start < length else (0, 0) for start, stop in bounds]
-    return [b[0] for b in inside], [b[1] for b in inside], [float(n) for n in counted], step, length
+    return count, length, kernel, stride, padding, step, s.get("count_padding", False)

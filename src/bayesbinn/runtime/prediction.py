@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,24 @@ def classified(logits: Array) -> Prediction:
     aleatoric = -_sum_p_log_p(each, logs).mean(axis=0)
     total = -_sum_p_log_p(mean, np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
     return Prediction(*map(_single, (mean, total, aleatoric, np.maximum(total - aleatoric, 0.0))))
+
+
+def joined(strips: Sequence[Prediction]) -> Prediction:
+    """One after the other."""
+    return Prediction(*(np.concatenate([getattr(s, f.name) for s in strips]) for f in fields(Prediction)))
+
+
+def mean_logits(logits: Array) -> Array:
+    """[networks, batch, classes] scaled logits → the logarithms of the mean probabilities."""
+    mean: Array = (np.logaddexp.reduce(log_probabilities(logits), axis=0) - np.log(len(logits))).astype(np.float32)
+    return mean
+
+
+def mean_and_deviation(outputs: Array) -> tuple[Array, Array]:
+    """[networks, batch, ...] → mean and unbiased standard deviation over the networks; 0 for a single one."""
+    wide = outputs.astype(np.float64)
+    std = wide.std(axis=0, ddof=1) if len(wide) > 1 else np.zeros_like(wide[0])
+    return _single(wide.mean(axis=0)), _single(std)
 
 
 def _sum_p_log_p(p: NDArray[np.float64], log_p: NDArray[np.float64]) -> Any:

@@ -14,32 +14,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesbinn.bits import unpack_rows
-from bayesbinn.errors import InvalidInput
-from bayesbinn.format import ModelFile
+from bayesbinn.errors import InvalidInput, TooMuchMemory
+from bayesbinn.format import ModelFile, shapes
 from bayesbinn.graph import Node, Stored, own_per_network, pooled_size, takes_eight_bits
+from bayesbinn.runtime.memory import last_uses, readable, reference_memory
 
 Array = NDArray[np.float32]
 Wide = NDArray[np.floating[Any]]
 Activations = Literal["exact", "int8"]
+_NOTHING = np.empty(0, np.float32)
 
 
-def run(model: ModelFile, x: NDArray[Any], activations: Activations = "exact") -> Array:
+def run(model: ModelFile, x: NDArray[Any], activations: Activations = "exact", max_memory: int | None = None) -> Array:
     """[batch, *input_shape] → [networks, batch, *output_shape]: raw outputs, the logit scale is not applied.
 
     With activations="int8" the input of a binary layer is first rounded to 8 bits (see `quantised`), unless
-    the layer is a grouped convolution (see `takes_eight_bits`).
+    the layer is a grouped convolution (see `takes_eight_bits`). With `max_memory` (bytes) as many examples
+    run at once as it allows; if it does not allow a single one, that is a `TooMuchMemory`.
     """
     if activations not in ("exact", "int8"):
         raise InvalidInput(f"activations={activations!r}: it must be 'exact' or 'int8'")
     if x.ndim == 0 or x.shape[1:] != model.graph.input_shape:
         raise InvalidInput(f"inputs of shape {x.shape}: [batch, {', '.join(map(str, model.graph.input_shape))}] needed")
+    most = len(x) if max_memory is None else at_once(model, len(x), activations, max_memory)
+    strips = [x[i : i + most] for i in range(0, len(x), most)] if most < len(x) else [x]
     with np.errstate(all="ignore"):  # NaN and infinity are answers here
-        return np.stack([_run_one(model, x.astype(np.float32), n, activations) for n in range(model.graph.networks)])
+        each = [
+            np.concatenate([_run_one(model, s, n, activations) for s in strips]) for n in range(model.graph.networks)
+        ]
+    return np.stack(each)
+
+
+def at_once(model: ModelFile, batch: int, activations: Activations, max_memory: int) -> int:
+    """How many of a batch's examples may run at once; if it is none, that is a `TooMuchMemory`."""
+    known = shapes(model)
+    fixed, each = reference_memory(model, known, activations == "int8")
+    fixed += 2 * 4 * model.graph.networks * batch * prod(known[-1])  # the outputs, collected and stacked
+    if fixed + each > max_memory:
+        raise TooMuchMemory(
+            f"{batch} examples need {readable(fixed + each)} at least, max_memory allows {readable(max_memory)}; "
+            "if you trust the file, raise max_memory (--max-memory)"
+        )
+    return (max_memory - fixed) // each
 
 
 def _run_one(model: ModelFile, x: Array, network: int, activations: Activations) -> Array:
-    values = [x]
-    for node in model.graph.nodes:
+    last = last_uses(model.graph.nodes)
+    values = [x.astype(np.float32)]
+    for index, node in enumerate(model.graph.nodes):
         tensors = {role: _tensor_of(model, node, role, network) for role in node.tensors}
         inputs = [values[index] for index in node.inputs]
         if activations == "int8" and takes_eight_bits(node, _weight_dtype(model, node)):
@@ -48,6 +70,9 @@ def _run_one(model: ModelFile, x: Array, network: int, activations: Activations)
             result = OPERATIONS[node.op](node.settings, tensors, inputs)
         assert result.dtype == np.float32
         values.append(result)
+        for value in node.inputs:
+            if last[value] == index:
+                values[value] = _NOTHING  # its memory is free again
     return values[-1]
 
 

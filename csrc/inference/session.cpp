@@ -1,0 +1,30 @@
+#include "session.hpp"
+
+namespace bayesbinn::inference {
+
+void Session::prepare(const std::vector<size_t> &slot_bytes, size_t batch, size_t scratch_bytes, int threads) {
+    if (batch > capacity_) {
+        capacity_ = 0;
+        slots.clear();  // before the larger ones are made: never both
+        Buffers made;
+        for (size_t bytes : slot_bytes) made.emplace_back(bytes * batch);
+        slots = std::move(made);
+        capacity_ = batch;
+    }
+    if (team) return;
+    Buffers made;
+    for (int thread = 0; thread < threads; thread++) {
+        try {
+            made.emplace_back(scratch_bytes);
+        } catch (const std::bad_alloc &) {
+            if (thread == 0) throw;
+            break;  // fewer threads need less
+        }
+    }
+    auto started = std::make_unique<Team>((int)made.size());
+    made.resize((size_t)started->threads());
+    scratch = std::move(made);
+    team = std::move(started);
+}
+
+}  // namespace bayesbinn::inference
