@@ -93,7 +93,7 @@ def _hidden_units(rows: int, columns: int) -> int:
     >>> [_hidden_units(*size) for size in ((142, 13), (9600, 10), (200_000, 50), (1000, 784))]
     [128, 256, 512, 512]
     """
-    by_rows = 128 if rows < 1000 else 256 if rows < 50_000 else 512
+    by_rows = 128 if rows < 1000 else 256 if rows < 10_000 else 512
     by_columns = 128 * ceil(columns / 256)
     return min(1024, max(by_rows, by_columns))
 
