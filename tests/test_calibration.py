@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_breast_cancer, load_wine
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -447,6 +448,45 @@ def test_calibrate_refuses_bad_targets(targets: Tensor, message: str) -> None:
     model, posterior, x, _ = linear_problem()
     with pytest.raises(InvalidInput, match=message), warnings.catch_warnings(action="ignore"):
         calibrate(model, posterior, x[:3], targets)
+
+
+# ---- real tables ---------------------------------------------------------------------------------------
+
+
+def small_network(inputs: int, classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(inputs, 32, bias=False),
+        nn.BatchNorm1d(32, affine=False),
+        nn.ReLU(),
+        nn.Linear(32, classes, bias=False),
+        nn.BatchNorm1d(classes, affine=False),
+    )
+
+
+@pytest.mark.parametrize("source", [load_wine, load_breast_cancer])
+def test_on_real_tables_the_calibrated_nll_is_lower_and_shifts_do_no_harm(source: Any) -> None:
+    """Over 20 splits: wine raw 0.31, scale 0.12; breast cancer raw 0.20, scale 0.09, with shifts 0.09."""
+    table, classes = source(return_X_y=True)
+    x = torch.tensor((table - table.mean(0)) / table.std(0), dtype=torch.float32)
+    y = torch.tensor(classes)
+    raw, scaled, full = [], [], []
+    for seed in range(4):
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+        train_rows, held, rest = order.tensor_split([int(0.6 * len(x)), int(0.75 * len(x))])
+        torch.manual_seed(seed)
+        model = small_network(x.shape[1], int(y.max()) + 1)
+        optimizer = BayesBiNN(
+            split_parameters(model)[0], train_set_size=len(train_rows), lr=1e-3, temperature=1e-10, seed=seed
+        )
+        fit(model, optimizer, x[train_rows], y[train_rows], epochs=6, batch_size=32, seed=seed)
+        posterior = optimizer.posterior()
+        calibrated = calibrate(model, posterior, x[held], y[held], samples=0)
+        logits = model.eval()(x[held]).detach()[None].double()
+        scale = LogitScale(math.exp(float(_Problem.of(logits, y[held]).fit(0.0)[0])))
+        for scores, each in ((raw, LogitScale()), (scaled, scale), (full, calibrated.logit_scale)):
+            scores.append(metrics.nll(predict(model, None, x[rest], calibration=each).probabilities, y[rest]))
+    assert sum(full) < 0.8 * sum(raw)
+    assert sum(full) < 1.05 * sum(scaled)
 
 
 # ---- a trained network -------------------------------------------------------------------------------

@@ -460,6 +460,21 @@ def test_a_gradient_that_would_overflow_the_state_is_refused(case: str) -> None:
     assert_same(before, tensors(optimizer))
 
 
+@pytest.mark.parametrize("case", ["ste", "pmf", "bayesbinn-memory"])
+def test_a_loss_that_explodes_stops_fit_with_a_finite_state(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    factors = iter([1.0, 1.0, 3e37])  # the third batch of the epoch explodes
+
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y) * next(factors)
+
+    with pytest.raises(NonFiniteGradient, match=r"'[02]\.weight' .* at step 3"):
+        bb.train.fit(model, optimizer, *batch(size=96), epochs=1, batch_size=32, loss=loss)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors(optimizer))
+    bb.check_binary(model)
+
+
 # ---- odd parameters ----------------------------------------------------------------------------
 
 

@@ -212,7 +212,7 @@ def test_a_lost_or_torn_metrics_file_is_written_anew(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=2)
     rows = rows_of(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "lr"')
-    with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of JSON per epoch"):
+    with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of metrics per epoch"):
         load_run(tmp_path)
     Run.open(digits(), tmp_path)
     assert rows_of(tmp_path) == rows
@@ -339,7 +339,7 @@ def test_a_run_without_its_checkpoint_is_not_evaluated_as_if_it_were_trained(tmp
 
 MISFITS = [
     ({"training.loss": "mse"}, "needs 'cross_entropy'; add --set training.loss=cross_entropy"),
-    ({"model.name": "vgg"}, "vgg needs square images"),
+    ({"model.name": "vgg"}, "vgg needs images"),
     ({"model.name": "lrnet_mnist"}, "takes images of (1, 28, 28), these examples are (64,)"),
     ({"model.name": "mnist_mpl"}, "there is no network 'mnist_mpl'. Did you mean 'mnist_mlp'?"),
     ({"model.name": "synthetic_mlp", "training.loss": "binary_cross_entropy"}, "10 classes; synthetic_mlp has one"),

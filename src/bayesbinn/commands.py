@@ -30,7 +30,7 @@ from bayesbinn.prediction import Prediction, predict
 from bayesbinn.reports import MAX_CLASSES, class_scores, classification_scores, regression_scores
 from bayesbinn.run_calibration import Which
 from bayesbinn.run_data import card_of, load_data
-from bayesbinn.runs import Run, build_model, load_run
+from bayesbinn.runs import Run, build_model, load_config, load_run
 from bayesbinn.sizes import Summary
 from bayesbinn.sizes import summary as summarise_model
 from bayesbinn.trained import Trained, load_network
@@ -329,7 +329,7 @@ def summarise(source: str, data_dir: Path | None) -> Summary:
     """The network of a preset, an experiment's file or a run."""
     folder = Path(source)
     is_run = (folder / "config.toml").is_file()
-    experiment = load_run(folder)[0] if is_run else load_experiment(source)
+    experiment = load_config(folder) if is_run else load_experiment(source)
     card = read_card(folder) if is_run else None
     if card is None:
         card = card_of(experiment, load_data(experiment, data_dir))

@@ -76,8 +76,10 @@ class LogitScale:
         if not isinstance(values, Mapping) or not {"mode", "mean"} <= set(values) <= set(cls.__dataclass_fields__):
             allowed = ", ".join(cls.__dataclass_fields__)
             raise InvalidInput(f"logit scale {values!r}: {allowed} are allowed, and the first two are needed")
+        fields: dict[str, Any] = dict(values)
         try:
-            fields: dict[str, Any] = {k: tuple(v) if k.endswith("_shift") else v for k, v in values.items()}
+            for name in {"mode_shift", "mean_shift"} & set(fields):
+                fields[name] = tuple(fields[name])
             return cls(**fields)
         except TypeError as error:
             raise InvalidInput(f"logit scale {values!r}: {error}") from None

@@ -430,12 +430,17 @@ class Run:
         write_whole(self.folder / "metrics.jsonl", lines.encode())
 
 
-def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
-    """The experiment and the metrics of a run, finished or not."""
+def load_config(folder: Path) -> Experiment:
+    """The experiment of a run."""
     config = folder / "config.toml"
     if not config.is_file():
         raise InvalidFile(f"{folder}: there is no run here (no config.toml)")
-    return load_experiment(str(config)), read_rows(folder / "metrics.jsonl")
+    return load_experiment(str(config))
+
+
+def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
+    """The experiment and the metrics of a run, finished or not."""
+    return load_config(folder), read_rows(folder / "metrics.jsonl")
 
 
 def load_trained(

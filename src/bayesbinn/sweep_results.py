@@ -50,8 +50,8 @@ def standing_of(planned: Planned, folder: Path) -> Standing:
     damage, rows = "", tuple[dict[str, Any], ...]()
     try:
         rows = tuple(read_rows(folder / "metrics.jsonl"))
-    except InvalidFile as error:
-        damage = str(error)
+    except InvalidFile as unreadable:
+        damage = str(unreadable)
     if seems_owned(folder):
         return Standing("running", rows)
     if damage:

@@ -19,7 +19,7 @@ from bayesbinn.experiments.config import Experiment
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
 from bayesbinn.run_calibration import Which
 from bayesbinn.run_data import card_of, load_data
-from bayesbinn.runs import build_model, load_run, make_optimizers
+from bayesbinn.runs import build_model, load_config, make_optimizers
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
 
     Only a run of an older version, which has no ``data.json``, needs its data for this.
     """
-    experiment, _ = load_run(folder)
+    experiment = load_config(folder)
     path = folder / "checkpoint.pt"
     state = read_checkpoint(path)
     if experiment.continual is not None:

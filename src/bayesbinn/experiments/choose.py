@@ -20,6 +20,7 @@ VALIDATION = 0.1
 
 # Images with sides below these have too little structure for three halvings by max-pooling.
 _SMALLEST_SIDE, _SMALLEST_LONGER_SIDE = 8, 16
+_LEAST_STEPS = 100
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ def choose_for_data(
     """An experiment for a data set that was loaded from `source`, and what was chosen for it, a sentence each."""
     rows = len(dataset.train_inputs)
     network = choose_network(dataset.input_shape, rows)
-    budget = choose_budget(rows, convolutional=network.settings["name"] == "vgg")
+    convolutional = network.settings["name"] == "vgg"
+    budget = choose_budget(rows, convolutional)
+    steps = budget.settings["epochs"] * _batches(rows, budget.settings["batch_size"])
     raw: dict[str, Any] = {
         "title": Path(source).name,
         "data": {"name": source, "validation": VALIDATION, "stratify": True, **({"label": label} if label else {})},
@@ -56,7 +59,7 @@ def choose_for_data(
         },
         "method": {
             "name": method,
-            "settings": method_settings(method, _steps(rows, budget.settings)),
+            "settings": method_settings(method, steps, convolutional),
             "schedule": {"kind": "cosine", "end": "above_zero"},
         },
     }
@@ -96,29 +99,35 @@ def _hidden_units(rows: int, columns: int) -> int:
 
 
 def choose_budget(rows: int, convolutional: bool) -> Choice:
-    """Epochs and batch size: a small table is seen often, a large one at least twenty times.
+    """Epochs and batch size.
 
-    >>> [choose_budget(rows, False).settings["epochs"] for rows in (142, 1437, 9600, 50_000, 1_000_000)]
-    [200, 83, 60, 40, 20]
+    A small table is learned by heart in a few hundred steps, and its probabilities suffer long before its accuracy:
+    20 epochs, and one more for every 60 rows up to 60. The largest tables need no more than 20. A hundred steps
+    are the least in which a binary network learns anything.
+
+    >>> [choose_budget(rows, False).settings["epochs"] for rows in (48, 142, 1437, 9600, 50_000, 1_000_000)]
+    [50, 25, 43, 60, 40, 20]
     """
     if convolutional:
         epochs, batch_size = min(200, max(20, 60_000 // rows)), 32 if rows < 20_000 else 100
     else:
-        epochs = min(200, max(20, min(60, 2_000_000 // rows), 120_000 // rows))
         batch_size = 32 if rows < 2000 else 100
+        by_rows = min(20 + rows // 60, 60, max(20, 2_000_000 // rows))
+        epochs = max(by_rows, ceil(_LEAST_STEPS / _batches(rows, batch_size)))
     return Choice({"epochs": epochs, "batch_size": batch_size}, f"for {rows} rows")
 
 
-def method_settings(method: str, steps: int) -> dict[str, Any]:
-    """What works on tables and images alike, for a run of so many steps; empty for a method that is not for them."""
+def method_settings(method: str, steps: int, convolutional: bool = False) -> dict[str, Any]:
+    """What works for a run of so many steps; empty for a method that is not for a user's own data."""
+    short = steps < 1000 and not convolutional
     settings: dict[str, dict[str, Any]] = {
-        "bayesbinn": {"lr": 1e-3, "temperature": 1e-10},
+        "bayesbinn": {"lr": 1e-2 if short else 1e-3 if convolutional else 3e-3, "temperature": 1e-10},
         "ste": {"lr": 1e-2},
         "bop": {"lr": 1e-3, "threshold": 1e-7},
         # β must have grown to thousands by the end for the weights to be binary, however short the run.
         "pmf": {"lr": 1e-2, "beta_growth": 1.2, "beta_interval": max(1, steps // 50)},
         "lrnet": {"lr": 3e-2},
-        "float": {"lr": 1e-3},
+        "float": {"lr": 1e-2 if short else 1e-3},
     }
     return settings.get(method, {})
 
@@ -129,9 +138,9 @@ def _saturates(settings: Mapping[str, Any]) -> bool:
     return "certainty" not in settings and isinstance(temperature, float) and temperature < 1e-6
 
 
-def _steps(rows: int, budget: Mapping[str, int]) -> int:
-    kept = rows - int(VALIDATION * rows)
-    return budget["epochs"] * ceil(kept / budget["batch_size"])
+def _batches(rows: int, batch_size: int) -> int:
+    """How many an epoch has, without the rows for validation."""
+    return ceil((rows - int(VALIDATION * rows)) / batch_size)
 
 
 def _notes(experiment: Experiment, reason: str) -> tuple[str, ...]:
