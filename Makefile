@@ -1,4 +1,4 @@
-# Two commands set everything up on a machine with Python (3.10 or newer) and, for speed, a C++ compiler:
+# Two commands set everything up on a machine with Python (3.11 or newer) and, for speed, a C++ compiler:
 #   make demo     train, compare and explain binary networks on data that ships with scikit-learn
 #   make test     everything that CI checks
 PYTHON ?= python3
@@ -7,14 +7,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 # Tests run side by side, one thread each: two cores take half the time.
 JOBS ?= 2
-SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(wildcard csrc/*)
+SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(shell find csrc -type f)
 
-.PHONY: help demo test check test-slow format bench bench-inference sanitize fuzz clean
+.PHONY: help demo test check test-slow format bench bench-inference evidence sanitize fuzz clean
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n '2,3s/^# *//p' Makefile
 	@echo "  make bench    measure training beside Adam, the loader, and inference beside torch and onnxruntime"
+	@echo "  make evidence compute the paper's tables and figures (hours; STATUS=1 says how far it is)"
 	@echo "  make format   let ruff fix and format the code"
 
 $(BIN)/python:
@@ -49,10 +50,15 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/profile_step.py --out results/benchmarks
 	$(BIN)/python benchmarks/loader.py --out results/benchmarks
 	$(BIN)/python benchmarks/scaling.py --out results/benchmarks
+	-$(BIN)/python benchmarks/tables.py --out results/benchmarks
 	$(MAKE) bench-inference
 
 bench-inference: $(VENV)/.test
 	$(BIN)/python benchmarks/inference.py --out results/benchmarks --runs 5
+
+# What the repository shows of the paper, computed here: hours. STATUS=1 says how far it is.
+evidence: $(VENV)/.train
+	$(BIN)/python benchmarks/evidence.py $(if $(STATUS),--status)
 
 sanitize:
 	csrc/sanitize.sh

@@ -22,9 +22,9 @@ import bayesbinn as bb
 from bayesbinn import data, models
 from bayesbinn.continual import Learner, Plan
 from bayesbinn.experiments.schedules import Constant, Cosine
+from bayesbinn.files import write_whole
 from bayesbinn.methods import get_method
 from bayesbinn.paper.output import machine, markdown_table
-from bayesbinn.run_files import write_atomically
 
 SEED, TASKS, HELD_OUT, SAMPLES = 100, 10, 0.1, 10
 
@@ -161,8 +161,8 @@ def main() -> int:
             key = key_of(method, cell)
             if key not in found:
                 found[key] = measured(method, cell, dataset)
-                write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
-                write_atomically(arguments.out / "settings.md", (markdown(found).rstrip() + "\n").encode())
+                write_whole(path, (json.dumps(found, indent=1) + "\n").encode())
+                write_whole(arguments.out / "settings.md", (markdown(found).rstrip() + "\n").encode())
             print(title, cell, {policy: round(x, 1) for policy, x in found[key]["last five"].items()}, flush=True)
     return 0
 

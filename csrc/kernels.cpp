@@ -183,11 +183,12 @@ void ste_update(const AdamSettings &set, float clip, const Arrays &x, Range rang
     });
 }
 
-// m ← (1 − γ)·m + γ·g, then flip w where w·m > threshold
+// m ← (1 − γ)·m + γ·g, then flip w where w·m > threshold. The weights are the state: whatever a user may have
+// written into them, they leave as −1 and +1.
 void bop_update(float rate, float one_minus_rate, float threshold, const Arrays &x, Range range) {
     each_block<3, 3>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++) {
-            const F weight = block(0, v);
+            const F weight = sign(block(0, v));
             const F average = block(1, v) * one_minus_rate + block(2, v) * rate;
             block.set(0, v, select(weight * average > threshold, -weight, weight));
             block.set(1, v, average);
@@ -217,15 +218,17 @@ void pmf_update(const AdamSettings &set, float beta, float half_beta, const Arra
     });
 }
 
-// All exponent bits set: infinite or NaN.
-BAYESBINN_INLINE I nonfinite(F x) { return ((I)x & 0x7f800000) == 0x7f800000; }
+// Without their sign the bits of floats are ordered like the floats themselves, with infinity and NaN at the end.
+BAYESBINN_INLINE I beyond(F x, int32_t limit) { return ((I)x & 0x7fffffff) > limit; }
 
-bool all_finite(const float *values, size_t count) {
+bool all_within(float limit, const float *values, size_t count) {
+    int32_t bits;
+    __builtin_memcpy(&bits, &limit, sizeof bits);
     constexpr int CHAINS = 4;
     constexpr size_t STRIDE = CHAINS * LANES;
     I found[CHAINS] = {};
-    const auto look = [&found](const float *at) {
-        for (int k = 0; k < CHAINS; k++) found[k] |= nonfinite(load(at + k * LANES));
+    const auto look = [&found, bits](const float *at) {
+        for (int k = 0; k < CHAINS; k++) found[k] |= beyond(load(at + k * LANES), bits);
     };
     size_t i = 0;
     for (; i + STRIDE <= count; i += STRIDE) look(values + i);
@@ -280,7 +283,7 @@ const Kernels BAYESBINN_JOIN(kernels_, BAYESBINN_ISA) = {
     ste_update,
     bop_update,
     pmf_update,
-    all_finite,
+    all_within,
     pack_signs,
     random_bits,
 };

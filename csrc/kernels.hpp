@@ -94,7 +94,8 @@ struct Kernels {
     // 0: parameter (written), 1: ũ₋, 2: ũ₊, 3, 4: their first moments, 5, 6: their second moments (all updated), 7: g
     void (*pmf_update)(const AdamSettings &, float beta, float half_beta, const Arrays &, Range);
 
-    bool (*all_finite)(const float *values, size_t count);
+    // Whether |x| ≤ limit for all values, which NaN never is; the limit is finite and not negative.
+    bool (*all_within)(float limit, const float *values, size_t count);
 
     // Bit 1 is +1, the lowest bit first; bits beyond `count` are 0.
     void (*pack_signs)(const float *values, size_t count, uint8_t *bits);

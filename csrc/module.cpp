@@ -113,6 +113,6 @@ NB_MODULE(_native, m) {
     bind(m, "ste_update", ste_update_spread);
     bind(m, "bop_update", bop_update);
     bind(m, "pmf_update", pmf_update_spread);
-    bind(m, "first_nonfinite", first_nonfinite);
+    bind(m, "first_beyond", first_beyond);
     bind(m, "pack_signs", pack_signs);
 }

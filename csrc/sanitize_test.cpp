@@ -74,7 +74,7 @@ uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
     const NaturalGradientRule steady_rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, true, 0.3};
     const auto record = [&] { p.add_to(hash); };
 
-    expect(first_nonfinite(team, sizes, g.address()) == -1, "finite gradients are finite");
+    expect(first_beyond(team, sizes, g.address(), INFINITY) == -1, "finite gradients are finite");
     write_relaxed_sample(team, sizes, p.address(), natural.address(), keys, 5, temperature), record();
     write_hard_sample(team, sizes, p.address(), natural.address(), keys, 5), record();
     write_sign(team, sizes, p.address(), natural.address()), record();
@@ -119,7 +119,10 @@ uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
 
     if (size) {
         g.begin()[size - 1] = NAN;
-        expect(first_nonfinite(team, sizes, g.address()) == 0, "a NaN at the end is found");
+        expect(first_beyond(team, sizes, g.address(), INFINITY) == 0, "a NaN at the end is found");
+        g.begin()[size - 1] = -3;
+        expect(first_beyond(team, sizes, g.address(), 3) == -1, "the limit itself is within");
+        expect(first_beyond(team, sizes, g.address(), 2.9) == 0, "a large value at the end is found");
     }
     return hash;
 }

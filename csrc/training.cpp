@@ -1,7 +1,9 @@
 #include "training.hpp"
 
+#include <float.h>
 #include <math.h>
 
+#include <algorithm>
 #include <atomic>
 #include <initializer_list>
 #include <stdexcept>
@@ -256,12 +258,14 @@ void pmf_update(
     });
 }
 
-ptrdiff_t first_nonfinite(Team team, const Sizes &sizes, const Addresses &tensors) {
+ptrdiff_t first_beyond(Team team, const Sizes &sizes, const Addresses &tensors, double limit) {
+    if (!(limit >= 0)) throw refused("the limit must be 0 or more");
+    const float most = (float)std::min(limit, (double)FLT_MAX);
     const auto all = gather(sizes, {{tensors}});
     std::atomic<size_t> first{sizes.size()};
     sweep(sizes, team.threads, [&](size_t i, Range range) {
         size_t known = first.load(std::memory_order_relaxed);
-        if (i >= known || team.kernels.all_finite(all[i].at[0] + range.begin, range.end - range.begin)) return;
+        if (i >= known || team.kernels.all_within(most, all[i].at[0] + range.begin, range.end - range.begin)) return;
         while (i < known && !first.compare_exchange_weak(known, i)) {
         }
     });

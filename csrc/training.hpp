@@ -88,8 +88,8 @@ void pmf_update(
     const Addresses &firsts, const Addresses &seconds, double beta, const AdamRule &
 );
 
-// The index of the first tensor with a NaN or an infinity, or −1.
-ptrdiff_t first_nonfinite(Team, const Sizes &, const Addresses &tensors);
+// The index of the first tensor with a value beyond ±limit or a NaN, or −1.
+ptrdiff_t first_beyond(Team, const Sizes &, const Addresses &tensors, double limit);
 
 // `rows` rows of `columns` signs; each row begins a byte.
 void pack_signs(Team, uintptr_t values, size_t rows, size_t columns, uintptr_t bits);

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from bayesbinn.binary import canonical_name, check_binary, check_owners, sign, split_parameters
 from bayesbinn.errors import InvalidInput
@@ -182,6 +186,103 @@ def test_check_binary_looks_at_biases_only_if_asked() -> None:
     assert check_binary(model) == 2
     with pytest.raises(InvalidInput, match="'bias' is not binary"):
         check_binary(model, biases=True)
+
+
+def binary_layer() -> nn.Linear:
+    layer = nn.Linear(4, 3, bias=False)
+    layer.weight.data = sign(layer.weight.data)
+    return layer
+
+
+class SignOf(nn.Module):
+    """A parametrization whose result is binary."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return sign(weight)
+
+
+def pruned(layer: nn.Linear) -> nn.Module:
+    return prune.l1_unstructured(layer, "weight", amount=0.5)
+
+
+WEIGHT_NORMS = [
+    weight_norm,
+    pytest.param(torch.nn.utils.weight_norm, marks=pytest.mark.filterwarnings("ignore::FutureWarning")),
+]
+
+
+@pytest.mark.parametrize("normed", [*WEIGHT_NORMS, spectral_norm, torch.nn.utils.spectral_norm])
+@pytest.mark.parametrize("everything", [False, True])
+def test_check_binary_checks_the_weight_that_a_normed_layer_uses(
+    normed: Callable[[nn.Module], nn.Module], everything: bool
+) -> None:
+    model = nn.Sequential(normed(binary_layer()))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(sign(parameter))
+    rule = (lambda name, parameter: True) if everything else None
+    with pytest.raises(InvalidInput, match=r"'0\.weight' is not binary: 12 of 12"):
+        check_binary(model, rule)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_check_binary_sees_the_zeros_of_a_pruned_layer(everything: bool) -> None:
+    model = nn.Sequential(pruned(binary_layer()))
+    assert sorted(set(model[0].weight.flatten().tolist())) == [-1, 0, 1]
+    rule = (lambda name, parameter: True) if everything else None
+    with pytest.raises(InvalidInput, match=r"'0\.weight' is not binary: 6 of 12 values .*such as -?0"):
+        check_binary(model, rule)
+
+
+def test_check_binary_computes_what_the_next_forward_pass_will_use() -> None:
+    """The tensor that pruning leaves in the layer is that of the last forward pass."""
+    layer = binary_layer()
+    prune.identity(layer, "weight")
+    assert check_binary(layer) == 12
+    layer.weight_mask.zero_()  # type: ignore[union-attr, operator]
+    assert bool((layer.weight.abs() == 1).all())
+    with pytest.raises(InvalidInput, match="'weight' is not binary: 12 of 12"):
+        check_binary(layer)
+
+
+def test_check_binary_accepts_what_is_computed_to_be_binary() -> None:
+    model = nn.Sequential(nn.Linear(4, 3, bias=False), binary_layer())
+    parametrize.register_parametrization(model[0], "weight", SignOf())
+    assert check_binary(model) == 24
+
+
+def test_check_binary_cannot_tell_what_an_unknown_hook_writes() -> None:
+    layer = binary_layer()
+    weight = layer.weight.detach().clone()
+    del layer.weight
+    layer.weight = weight  # type: ignore[assignment]
+    layer.register_parameter("latent", nn.Parameter(weight.clone()))
+    assert check_binary(layer) == 12
+    layer.register_forward_pre_hook(lambda module, inputs: setattr(module, "weight", module.latent / 3))
+    with pytest.raises(InvalidInput, match="'weight' is not a parameter of its layer, and a forward hook may write it"):
+        check_binary(layer)
+
+
+def test_a_model_without_binary_layers_proves_nothing() -> None:
+    with pytest.raises(InvalidInput, match="LSTM has no linear or convolution layer"):
+        check_binary(nn.LSTM(2, 2))
+    assert check_binary(binary_layer(), []) == 0
+
+
+def test_units_of_the_complex_plane_and_holes_of_a_sparse_weight_are_not_binary() -> None:
+    layer = nn.Linear(2, 1, bias=False)
+    layer.weight = nn.Parameter(torch.tensor([[1j, -1 + 0j]]))
+    with pytest.raises(InvalidInput, match="1 of 2 values"):
+        check_binary(layer)
+    layer.weight = nn.Parameter(torch.tensor([[1.0, 0.0]]).to_sparse())
+    with pytest.raises(InvalidInput, match="1 of 2 values"):
+        check_binary(layer)
+
+
+def test_a_shared_weight_is_counted_once() -> None:
+    model = TiedLinear()
+    model.first.weight.data = sign(model.first.weight.data)
+    assert check_binary(model) == 16
 
 
 # ---- check_owners --------------------------------------------------------------------------------------

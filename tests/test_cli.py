@@ -118,7 +118,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digits --set training.batch_size=many", "training.batch_size: input should be a valid integer"),
     ("train digits --set lr=-1", "lr=-1: it must be a finite number, at least 0"),
     ("train digits --set training.loss=mse --out PLACE/x", "needs 'cross_entropy'"),
-    ("train digits --set model.name=vgg --out PLACE/x", "vgg needs square images"),
+    ("train digits --set model.name=vgg --out PLACE/x", "vgg needs images"),
     ("train digits --label kind", "--label is for your own table"),
     ("train digits --out PLACE/text.txt/x", "the folder of the run cannot be made"),
     ("train digits --out PLACE/run", "holds another experiment (data.label is 'kind' there, None here)"),
@@ -148,6 +148,7 @@ ERRORS: list[tuple[str, str]] = [
     ("predict PLACE/run PLACE/text.txt", "can be read"),
     ("predict PLACE/run PLACE/flowers.csv --out PLACE/text.txt/x.csv", "could not be written"),
     ("predict PLACE/damaged PLACE/flowers.csv", "checkpoint.pt: cannot be resumed"),
+    ("evaluate PLACE/run --epoch first", "--epoch first: last or best is allowed"),
     ("summary digit", "Did you mean 'digits'?"),
     ("summary PLACE/images", "there is no preset"),
 ]
@@ -220,13 +221,25 @@ def test_the_reference_is_that_of_the_commands() -> None:
     assert path.read_text(encoding="utf-8") == reference(), "stale: python -m bayesbinn.cli_reference docs/cli.md"
 
 
+def test_the_version_is_told_also_where_only_the_runtime_is_installed(call: Call) -> None:
+    from bayesbinn import __version__
+
+    assert call("--version").out == f"bayesbinn {__version__}\n"
+    code = (
+        "import sys; sys.modules['typer'] = sys.modules['torch'] = None; sys.argv = ['bayesbinn', '--version']; "
+        "from bayesbinn.__main__ import main; sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"bayesbinn {__version__}\n"
+
+
 # ---- answers for programs --------------------------------------------------------------------------
 
 
 def test_json_answers_parse(call: Call, place: Path) -> None:
     methods = json.loads(call("methods", "--json").out)
     assert set(methods) == {"bayesbinn", "bimu", "ste", "bop", "pmf", "lrnet", "float", "ewc"}
-    assert methods["bayesbinn"]["defaults"]["initial_strength"] == 10.0
+    assert methods["bayesbinn"]["defaults"]["momentum"] == 0.0
     presets = json.loads(call("presets", "--json").out)
     assert presets["digits"]["methods"][0] == "bayesbinn"
     names = {row["name"] for row in json.loads(call("data", "--json").out)}
@@ -252,11 +265,11 @@ def test_train_answers_in_json_and_resumes(call: Call, tmp_path: Path) -> None:
     arguments = ["train", "digits", "--out", tmp_path / "run", "--epochs", "3", "--set", "model.width=0.02", "--json"]
     first = call(*arguments, "--stop-after", "2")
     assert first.code == 0 and json.loads(first.out)["epochs"] == "2 of 3"
-    assert [line.split()[1] for line in first.err.splitlines()] == ["1/3", "2/3"], (
+    assert [line.split()[1] for line in first.err.splitlines() if line.startswith("epoch ")] == ["1/3", "2/3"], (
         "a line per epoch where no terminal is"
     )
     second = call(*arguments)
-    assert json.loads(second.out)["epochs"] == "3 of 3" and second.err.startswith("resuming ")
+    assert json.loads(second.out)["epochs"] == "3 of 3" and "\nresuming " in second.err
     assert {"train", "validation", "test", "test (mean)"} <= json.loads(second.out)["last epoch"].keys()
     again = call(*arguments)
     assert json.loads(again.out)["last epoch"] == json.loads(second.out)["last epoch"]
@@ -280,11 +293,19 @@ def test_a_users_table_trains_with_no_further_settings_and_says_what_was_chosen(
     said = (place / "said").read_text()
     assert "classification: 2 classes, rose, tulip" in said
     assert "48 training and 12 test examples" in said
-    for choice in ("mnist_mlp", "bayesbinn", "200 epochs", "batch 32", "10 %", "--set changes any of it"):
+    for choice in (
+        "table_mlp",
+        "2 hidden layers of 128 units",
+        "bayesbinn",
+        "200 epochs",
+        "batch 32",
+        "10 %",
+        "--set changes any of it",
+    ):
         assert choice in said, choice
     assert (place / "answer").read_text().splitlines()[0].split() == ["run", str(place / "run")]
     last = json.loads((place / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["epoch"] == 200 and last["test_accuracy"] >= 75
+    assert last["epoch"] == 50 and last["test_accuracy"] >= 75
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -307,7 +328,9 @@ def test_predictions_have_classes_probabilities_and_uncertainty(
 ) -> None:
     answer = call("predict", place / "run", place / "flowers.csv", "--out", tmp_path / f"new/p{suffix}")
     assert answer.code == 0, answer.err
-    assert answer.out == f"60 predictions in {tmp_path / f'new/p{suffix}'}\n"
+    first, second = answer.out.splitlines()
+    assert first == f"60 predictions in {tmp_path / f'new/p{suffix}'} (epoch: last, 200 of 200)"
+    assert second.startswith(f"scored by the labels in {place / 'flowers.csv'}: accuracy ")
     rows = read(tmp_path / f"new/p{suffix}")
     columns = ["input", "class", "p(rose)", "p(tulip)", "entropy", "aleatoric", "mutual_information"]
     assert len(rows) == 60 and list(rows[0]) == columns
@@ -317,7 +340,7 @@ def test_predictions_have_classes_probabilities_and_uncertainty(
         assert p + q == pytest.approx(1, abs=1e-5) and total == pytest.approx(aleatoric + model, abs=1e-5)
         assert row["class"] == ("rose" if p > q else "tulip") and int(row["input"]) == number
         right += row["class"] == ("rose", "tulip")[number % 2]
-    assert right >= 50
+    assert right >= 50 and f"accuracy {100 * right / 60:.4f} " in second
 
 
 def test_predictions_by_the_mode_and_without_calibration(call: Call, place: Path, tmp_path: Path) -> None:
@@ -325,7 +348,8 @@ def test_predictions_by_the_mode_and_without_calibration(call: Call, place: Path
     assert call("predict", place / "run", inputs, "--samples", "0", "--out", tmp_path / "mode.json").code == 0
     assert all(row["mutual_information"] == 0 for row in read(tmp_path / "mode.json"))
     plain = call("predict", place / "run", inputs, "--no-calibrate", "--json", "--out", tmp_path / "plain.json")
-    assert json.loads(plain.out) == {"predictions": 60, "out": str(tmp_path / "plain.json")}
+    answer = json.loads(plain.out)
+    assert (answer["predictions"], answer["out"]) == (60, str(tmp_path / "plain.json"))
     assert read(tmp_path / "plain.json") != read(tmp_path / "mode.json")
 
 
@@ -339,7 +363,9 @@ def test_a_run_on_a_table_can_be_used_from_anywhere(
     monkeypatch.chdir(tmp_path)
     answer = call("evaluate", "here/runs/mine-float-0", "--json")
     assert answer.code == 0, answer.err
-    assert json.loads(answer.out).keys() == {"run", "test examples", "weights"}, "full precision has no posterior"
+    scores = json.loads(answer.out)
+    assert scores.keys() >= {"run", "epoch", "test examples", "weights"}
+    assert not scores.keys() & {"mode", "mean of 10"}, "full precision has no posterior"
     assert "mean" not in call("predict", "here/runs/mine-float-0", "here/mine.csv", "--out", "p.csv").err
 
 
@@ -357,9 +383,58 @@ def test_a_regression_table(call: Call, tmp_path: Path) -> None:
     assert call("predict", run, tmp_path / "m.csv", "--out", tmp_path / "p.json").code == 0
     rows = read(tmp_path / "p.json")
     assert list(rows[0]) == ["input", "mean", "std"] and len(rows) == 120
+    answer = json.loads(call("predict", run, tmp_path / "m.csv", "--out", tmp_path / "p.json", "--json").out)
+    error = float(np.sqrt(np.mean((np.array([row["mean"] for row in rows]) - y) ** 2)))
+    assert answer["scores"] == {"RMSE": pytest.approx(error, rel=1e-3)}
     predicted = np.array([row["mean"] for row in rows])
     assert np.corrcoef(predicted, y)[0, 1] > 0.7 and 30 < predicted.mean() < 70, "in the unit of the table"
     assert call("summary", run).code == 0
+
+
+def test_tables_that_differ_in_the_suffix_alone_get_runs_of_their_own(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = flowers(tmp_path / "flowers.csv").read_text()
+    (tmp_path / "flowers.tsv").write_text(text.replace(",", "\t"))
+    settings = ["--label", "kind", "--epochs", "2", "--method", "float", "--set", "model.width=0.02"]
+    for name in ("flowers.csv", "flowers.tsv"):
+        assert call("train", name, *settings).code == 0
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"flowers-float-0", "flowers.tsv-float-0"}
+    again = call("train", "flowers.tsv", *settings)
+    assert again.code == 0 and "runs/flowers.tsv-float-0 is finished" in again.err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "flowers.tsv").write_text((tmp_path / "flowers.tsv").read_text())
+    refused = call("train", "other/flowers.tsv", *settings)
+    assert refused.code == 2 and "runs/flowers.tsv-float-0 holds another experiment (data.name is" in refused.err
+
+
+def test_labels_that_do_not_fit_are_not_scored(call: Call, place: Path, tmp_path: Path) -> None:
+    text = (place / "flowers.csv").read_text()
+    (tmp_path / "new.csv").write_text(text.replace("tulip", "lily", 1))
+    answer = call("predict", place / "run", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert answer.code == 0 and "scored by" not in answer.out
+    assert answer.err == "note: not scored: column 'kind' holds 'lily' in row 2, which is none of the 2 classes\n"
+    unlabelled = "\n".join(line.rpartition(",")[0] for line in text.splitlines())
+    (tmp_path / "plain.csv").write_text(unlabelled)
+    answer = call("predict", place / "run", tmp_path / "plain.csv", "--out", tmp_path / "q.csv")
+    assert answer.code == 0 and answer.err == "" and "scored" not in answer.out
+    assert read(tmp_path / "p.csv") == read(tmp_path / "q.csv"), "the labels do not reach the network"
+
+
+def test_reports_show_what_accuracy_hides_where_classes_are_unequal(call: Call, tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    x, rare = random.normal(size=(100, 2)), np.arange(100) % 10 == 0
+    rows = [f"{a:.3f},{b:.3f},{'rare' if r else 'common'}" for (a, b), r in zip(x, rare, strict=True)]
+    (tmp_path / "noise.csv").write_text("\n".join(["a,b,kind", *rows]) + "\n")
+    settings = ["--label", "kind", "--out", tmp_path / "run", "--epochs", "2", "--set", "model.width=0.02", "--json"]
+    trained = json.loads(call("train", tmp_path / "noise.csv", *settings).out)
+    scores = json.loads(call("evaluate", tmp_path / "run", "--json").out)
+    assert trained["majority accuracy"] == scores["majority accuracy"] == 90.0
+    assert trained["recall"] == scores["recall (mode)"]
+    assert trained["recall"].keys() == {"common", "rare"}
+    assert trained["balanced accuracy"] == pytest.approx(np.mean(list(trained["recall"].values())))
+    assert scores["mode"]["balanced accuracy"] == pytest.approx(trained["balanced accuracy"])
 
 
 def test_arrays_of_images(call: Call, tmp_path: Path) -> None:
@@ -374,7 +449,8 @@ def test_arrays_of_images(call: Call, tmp_path: Path) -> None:
     assert "(1, 6, 6)" in trained.err
     scores = json.loads(call("evaluate", run, "--json").out)
     assert scores["mode"]["accuracy"] >= 75
-    assert call("predict", run, tmp_path / "images.npz", "--out", tmp_path / "p.csv").code == 0
+    scored = call("predict", run, tmp_path / "images.npz", "--out", tmp_path / "p.csv", "--json")
+    assert json.loads(scored.out)["scores"]["accuracy"] >= 75
     assert [row["class"] for row in read(tmp_path / "p.csv")].count("1") in range(12, 29)
     np.savez(tmp_path / "scaled.npz", x=x / 255.0)
     answer = call("predict", run, tmp_path / "scaled.npz")
@@ -416,3 +492,42 @@ def test_the_second_ctrl_c_ends_at_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_sigterm_ends_at_once() -> None:
+    from bayesbinn.display import stoppable
+
+    before = signal.getsignal(signal.SIGTERM)
+    with stoppable() as asked:
+        signal.raise_signal(signal.SIGTERM)
+        assert asked() and asked.exit_code == 143
+        with pytest.raises(SystemExit) as ended:
+            signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 143 and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_while_the_program_starts_is_one_line() -> None:
+    """At many moments of the imports, which take seconds."""
+    for moment in (5, 100, 400, 800):
+        started = subprocess.Popen(
+            [sys.executable, "-c", PAUSED_START, str(moment)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        out, said = started.communicate(timeout=120)
+        assert (started.returncode, out, said) == (130, "", "interrupted\n"), moment
+
+
+# Ctrl-C comes when the n-th module is about to be imported.
+PAUSED_START = """
+import os, signal, sys
+from bayesbinn.__main__ import main
+count, limit = 0, int(sys.argv[1])
+class Finder:
+    def find_spec(self, *_):
+        global count
+        count += 1
+        if count == limit:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["bayesbinn", "train", "digits", "--out", os.devnull + "/x"]
+sys.exit(main())
+"""

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.masked import masked_tensor
 from torch.nn import functional as F
 
 import bayesbinn as bb
 from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient
+from bayesbinn.kernels import native
 from bayesbinn.methods import METHODS, BinaryOptimizer
 
 # A few settings per method that make a small network learn within some dozens of steps. "bayesbinn" is
-# driven at three temperatures: the paper's limit, a relaxed one with momentum, and with samples averaged.
+# driven at the paper's limit, at a relaxed temperature with momentum, and with a bounded memory.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bayesbinn": ("bayesbinn", {"lr": 1e-2, "temperature": 1e-10}),
+    "bayesbinn-memory": ("bayesbinn", {"lr": 0.05, "temperature": 1.0, "initial_strength": 0.5, "memory": 3e3}),
     "bayesbinn-relaxed": ("bayesbinn", {"lr": 0.05, "temperature": 0.5, "initial_strength": 0.5, "momentum": 0.5}),
     "ste": ("ste", {"lr": 1e-2}),
     "bop": ("bop", {"lr": 1e-2, "threshold": 1e-6}),
@@ -145,6 +149,34 @@ def test_weights_are_exactly_binary_outside_the_context(case: str, dtype: torch.
         with optimizer.sampled_params(train=False):
             bb.check_binary(model)
         bb.check_binary(model)
+
+
+@every_binary_method
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("factor", [0.5, 0.0, -3.0, float("nan")])
+def test_a_step_ends_in_binary_weights_whatever_was_written_into_them(
+    case: str, dtype: torch.dtype, factor: float
+) -> None:
+    model = network(dtype)
+    optimizer = make(case, model)
+    train(model, optimizer, 2)
+    for parameter in model.parameters():
+        parameter.data.mul_(factor)  # unseen by autograd's version counter
+    with optimizer.sampled_params(train=True):
+        loss_of(model).backward()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    bb.check_binary(model)
+
+    for parameter in model.parameters():
+        parameter.data.mul_(factor)
+    with optimizer.sampled_params(train=True):
+        model[2](torch.ones(4, 16, dtype=dtype)).square().sum().backward()
+    model[2].weight.grad = torch.ones_like(model[2].weight)
+    assert model[0].weight.grad is None
+    optimizer.step()
+    bb.check_binary(model)
 
 
 @pytest.mark.parametrize("case", ["bayesbinn-relaxed", "pmf", "lrnet", "bimu"])
@@ -373,6 +405,76 @@ def test_a_nonfinite_gradient_raises_and_changes_nothing(case: str, bad: float, 
     train(model, optimizer, 1)  # the bad sample is gone
 
 
+def refusal_of_a_step(optimizer: BinaryOptimizer) -> str:
+    try:
+        optimizer.step()
+    except NonFiniteGradient as error:
+        return str(error)
+    return ""
+
+
+@every_method
+@pytest.mark.parametrize("size", [1e20, 1e30, 3e38])
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("compiled", [True, False], ids=["native", "twin"])
+def test_a_huge_gradient_is_refused_or_digested(
+    case: str, size: float, samples: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a finite gradient is, the state stays finite; a refused step changes nothing, a good one follows."""
+    if not compiled:
+        monkeypatch.setattr(native, "available", False)
+    model = network()
+    optimizer = make(case, model)
+    train(model, optimizer, 2)
+    before = optimizer.state_dict()["bayesbinn"]["steps"], tensors(optimizer)
+    for index in range(samples):
+        with optimizer.sampled_params(train=True):
+            loss_of(model).backward()
+        model[2].weight.grad[0, index] = -size
+    if message := refusal_of_a_step(optimizer):
+        assert re.match(r"the gradient of '2\.weight' .* at step 3[,;] .*nothing was changed", message)
+        assert_same(before[1], tensors(optimizer))
+        assert optimizer.state_dict()["bayesbinn"]["steps"] == before[0] == 2
+        assert all(state["step"] == 2 for state in optimizer.state.values())
+    for _ in range(3):
+        train(model, optimizer, 1)
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors(optimizer))
+    if case in BINARY:
+        bb.check_binary(model)
+
+
+REFUSED_SIZES = {"ste": 1e20, "float": 1e20, "ewc": 1e20, "lrnet": 1e20, "pmf": 1e20, "bayesbinn": 3e38, "bimu": 3e38}
+
+
+@pytest.mark.parametrize("case", REFUSED_SIZES)
+def test_a_gradient_that_would_overflow_the_state_is_refused(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    with optimizer.sampled_params(train=True):
+        loss_of(model).backward()
+    for parameter in model.parameters():
+        parameter.grad.fill_(REFUSED_SIZES[case])
+    before = tensors(optimizer)
+    with pytest.raises(NonFiniteGradient, match=r"'0\.weight' has values up to .* at step 1, .*state overflows"):
+        optimizer.step()
+    assert_same(before, tensors(optimizer))
+
+
+@pytest.mark.parametrize("case", ["ste", "pmf", "bayesbinn-memory"])
+def test_a_loss_that_explodes_stops_fit_with_a_finite_state(case: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    factors = iter([1.0, 1.0, 3e37])  # the third batch of the epoch explodes
+
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y) * next(factors)
+
+    with pytest.raises(NonFiniteGradient, match=r"'[02]\.weight' .* at step 3"):
+        bb.train.fit(model, optimizer, *batch(size=96), epochs=1, batch_size=32, loss=loss)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors(optimizer))
+    bb.check_binary(model)
+
+
 # ---- odd parameters ----------------------------------------------------------------------------
 
 
@@ -393,6 +495,33 @@ def test_a_parameter_without_gradient_is_untouched(case: str) -> None:
         assert torch.equal(value, copies[key]) if isinstance(value, Tensor) else value == copies[key]
     assert optimizer.state[model[2].weight]["step"] == 3
     train(model, optimizer, 2)  # bias corrections now differ between the two
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors:UserWarning")
+@every_method
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("kind", ["masked", "sparse"])
+def test_a_gradient_with_holes_is_refused(case: str, samples: int, kind: str) -> None:
+    model = network()
+    optimizer = make(case, model)
+    before = tensors(optimizer)
+    weight = model[2].weight
+    mask = torch.ones(weight.shape, dtype=torch.bool)
+    mask[0, 0] = False
+
+    def steps() -> None:
+        for _ in range(samples):
+            with optimizer.sampled_params(train=True):
+                loss_of(model).backward()
+            dense = weight.grad
+            weight.grad = masked_tensor(dense, mask) if kind == "masked" else (dense * mask).to_sparse()
+        optimizer.step()
+
+    with pytest.raises(InvalidInput, match=r"the gradient of '2\.weight' is .*(MaskedTensor|sparse)"):
+        steps()
+    assert_same(before, tensors(optimizer))
+    train(model, optimizer, 1)  # the bad sample is gone
+    assert optimizer.state_dict()["bayesbinn"]["steps"] == 1
 
 
 @every_method
@@ -566,6 +695,32 @@ def test_float16_gradients_under_a_grad_scaler(case: str) -> None:
     assert_same(before, tensors(optimizer))
     assert scaler.get_scale() < scale
     train(model, optimizer, 1)
+
+
+@pytest.mark.parametrize("case", ["bayesbinn", "ste"])
+def test_a_grad_scaler_is_forgotten_after_a_refused_step(case: str) -> None:
+    """A finite gradient that is too large does not stop the scaler, but the step; the next one is not divided."""
+    model, twin = network(), network()
+    optimizer, reference = make(case, model), make(case, twin)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with optimizer.sampled_params(train=True):
+        scaler.scale(loss_of(model)).backward()
+    model[0].weight.grad[0, 0] = 3e38
+    if case == "bayesbinn":
+        optimizer.param_groups[0]["train_set_size"] = 10**9
+    before = tensors(optimizer)
+    with pytest.raises(NonFiniteGradient, match=r"'0\.weight' has values up to 2\.9e\+35 at step 1"):
+        scaler.step(optimizer)
+    assert_same(before, tensors(optimizer))
+    scaler.update()
+    if case == "bayesbinn":
+        optimizer.param_groups[0]["train_set_size"] = 320
+        with reference.sampled_params(train=True):  # the refused sample was drawn
+            pass
+        reference.zero_grad()
+    train(model, optimizer, 2)
+    train(twin, reference, 2)
+    assert_same(tensors(reference), tensors(optimizer))
 
 
 @every_method

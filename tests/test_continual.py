@@ -331,6 +331,19 @@ def test_kills_inside_and_between_tasks_change_nothing(method: str, commands: Co
     assert not list(killed.glob("*.partial"))
 
 
+def test_sigterm_stops_a_stream_with_a_checkpoint_and_it_goes_on(commands: Commands, tmp_path: Path) -> None:
+    assert commands.run(*training(tmp_path / "whole", "bayesbinn")) == 0, commands.errors
+    folder = tmp_path / "stopped"
+    process = commands.start(*training(folder, "bayesbinn"))
+    wait_for_a_checkpoint(folder)
+    os.kill(process, signal.SIGTERM)
+    assert commands.wait(process) == 143, commands.errors
+    assert "the same command resumes" in commands.errors[-1] and not (folder / "lock").exists()
+    assert commands.run(*training(folder, "bayesbinn")) == 0, commands.errors
+    assert commands.errors[0].startswith("resuming ")
+    assert result_of(folder) == result_of(tmp_path / "whole")
+
+
 def test_stopping_between_tasks_and_going_on_gives_the_same(tmp_path: Path) -> None:
     open_run(experiment(), tmp_path / "whole").train()
     for tasks in (1, 2, 3):
@@ -480,7 +493,7 @@ def test_a_folder_is_resumed_only_as_it_was_made(tmp_path: Path) -> None:
     learner().train(stop_after=1)
     with pytest.raises(InvalidFile, match="epochs: not as it was made"):
         learner(epochs=2)
-    with pytest.raises(InvalidFile, match="stream: not as it was made"):
+    with pytest.raises(InvalidInput, match="the data are not those of this run: values"):
         learner(seed=7)
     grown = learner(tasks=3)
     grown.train()

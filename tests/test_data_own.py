@@ -410,7 +410,7 @@ def test_new_inputs_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no such file"):
         data.load_inputs(tmp_path / "x.csv", (2,))
     (tmp_path / "x.txt").write_text("1 2")
-    with pytest.raises(InvalidInput, match=r"\.npz, an image or a folder"):
+    with pytest.raises(InvalidInput, match=r"\.npy, an image or a folder"):
         data.load_inputs(tmp_path / "x.txt", (2,))
     with pytest.raises(InvalidFile, match="no image in it"):
         data.load_inputs(tmp_path, (3, 2, 2))

@@ -76,7 +76,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = (10 * x).round(2)
     rows = [[*row, ("rose", "tulip")[i % 2]] for i, row in enumerate(x.tolist())]
     table = write_table(folder / "flowers.csv", [*COLUMNS, "kind"], rows)
-    settings = ["--set", "initial_strength=0.5", "--set", "model.width=0.02", "--set", "data.validation=0.2"]
+    unsure = ("temperature=0.5", "lr=0.03", "initial_strength=1.0", "model.width=0.02", "data.validation=0.2")
+    settings = [word for setting in unsure for word in ("--set", setting)]
     done("train", table, "--label", "kind", "--out", folder / "run", "--epochs", "2", *settings)
     done("pack", folder / "run")
     done("pack", folder / "run", "--samples", "5", "--out", folder / "five.safetensors")

@@ -217,7 +217,7 @@ def test_a_killed_rank_ends_the_other_and_any_number_of_ranks_resumes(commands: 
     assert commands.wait(victim) == -signal.SIGKILL
     assert commands.wait(survivor) == 2
     assert time.monotonic() - started < 30
-    said = [line for line in commands.log("rank-0") if not line.startswith("epoch ")]
+    said = [line for line in commands.log("rank-0") if not line.startswith(("epoch ", "learning rate: "))]
     assert len(said) == 1 and said[0].startswith("error: rank 0 of 2 lost the others ("), said
     assert said[0].endswith("the same command resumes from the last checkpoint")
     assert len(scores_of(killed)) < 4
@@ -225,7 +225,7 @@ def test_a_killed_rank_ends_the_other_and_any_number_of_ranks_resumes(commands: 
     by_one = tmp_path / "by-one"
     shutil.copytree(killed, by_one)
     assert commands.run(*training(by_one)) == 0, commands.errors
-    assert commands.errors[0].startswith(f"resuming {by_one} in epoch ")
+    assert any(line.startswith(f"resuming {by_one} in epoch ") for line in commands.errors)
     assert [row["epoch"] for row in scores_of(by_one)] == [1, 2, 3, 4]
 
     assert run_ranks(commands, *training(killed)) == [0, 0], commands.log("rank-0")

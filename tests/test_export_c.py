@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import bayesbinn as bb
 from bayesbinn.bits import pack_rows
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.export import export_c
 from bayesbinn.export.c_memory import Block, place_blocks, plan_memory
 from bayesbinn.export.c_text import number
@@ -221,6 +223,21 @@ def test_a_wrong_buffer_and_nan_are_codes(tmp_path: Path) -> None:
     assert call("predict", 4 * floats, x=np.array([1, np.nan, 0, 0], np.float32)) == 0 and np.isnan(out).all()
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_shifts_of_a_calibration_reach_c(outputs: int, tmp_path: Path) -> None:
+    network = torch.nn.Linear(4, outputs)
+    shift = (0.75, -1.0, 0.25) if outputs > 1 else (0.5, -0.5)
+    calibration = bb.LogitScale(1.5, mode_shift=shift)
+    model = bb.pack(network, tmp_path / "model.safetensors", calibration=calibration)
+    built, floats = library(tmp_path, model), plan_memory(networks_of(model)).floats
+    memory, out = np.zeros(floats, np.float32), np.zeros(len(shift), np.float32)
+    for x in torch.randn(5, 4):
+        right = bb.predict(network, None, x[None], calibration=calibration).probabilities[0].numpy()
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (x.numpy(), out, memory)]
+        assert built.model_probabilities(*pointers, ctypes.c_size_t(4 * floats)) == 0
+        np.testing.assert_allclose(out, right, rtol=0, atol=1e-6)
+
+
 def test_nothing_is_written_but_the_buffer(tmp_path: Path) -> None:
     """No writable data in the object file, and no function from outside but these of math.h and string.h."""
     _, source = export_c(cases.residual(5), tmp_path)
@@ -299,7 +316,7 @@ def test_where_the_files_go(tmp_path: Path) -> None:
     assert export_c(small(), tmp_path / "v1.2", name="net") == (tmp_path / "v1.2.h", tmp_path / "v1.2.c")
     assert export_c(small(), tmp_path / "a.c")[0] == tmp_path / "a.h"
     assert '#include "v1.2.h"' in (tmp_path / "v1.2.c").read_text()
-    with pytest.raises(InvalidInput, match="could not be written"):
+    with pytest.raises(InvalidFile, match="could not be written"):
         export_c(small(), tmp_path / "missing" / "net")
     with pytest.raises(InvalidInput, match="includes it by this name"):
         export_c(small(), tmp_path / 'a"b')

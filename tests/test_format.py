@@ -103,14 +103,6 @@ def test_an_ordinary_file_mode(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_leaves_nothing(path: Path) -> None:
-    path.with_name(path.name + ".partial").symlink_to("/dev/full")
-    with pytest.raises(InvalidFile, match=r"could not be written \(No space left on device\)"):
-        model_file.write(path, small())
-    assert list(path.parent.iterdir()) == []
-
-
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match=r"could not be written \(No such file"):
         model_file.write(tmp_path / "no" / "model.safetensors", small())

@@ -53,4 +53,4 @@ def test_without_torch_the_message_says_what_to_install() -> None:
         "try: bayesbinn.BayesBiNN\n"
         "except ImportError as error: print(error)"
     )
-    assert "pip install 'bayesbinn[train]'" in run(code)
+    assert "pip install -c constraints.txt '.[train]'" in run(code)

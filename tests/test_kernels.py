@@ -12,13 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from bayesbinn import kernels
 from bayesbinn.kernels import elementary, native, noise, twin
+from bayesbinn.methods import METHODS
 
 needs_native = pytest.mark.skipif(not native.available, reason=f"no native kernels: {native.reason}")
 
 SIZES = [0, 1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 1000, 100_003]
 TEMPERATURES = [1e-10, 1e-2, 1.0, 1.7]
 SPECIAL = [0.0, -0.0, 1e-30, -1e-30, 9.0109, -9.0109, 10.0, -10.0, 1e30, -1e30, math.inf, -math.inf]
+LARGEST = float(torch.finfo(torch.float32).max)
 KEY, DRAW = 0x0123456789ABCDEF, (1 << 40) + 5
 
 
@@ -418,23 +421,110 @@ def test_certain_means_certain_for_extreme_noise() -> None:
 
 @needs_native
 @pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf, -math.inf])
-def test_first_nonfinite(bad: float, threads: int) -> None:
+def test_first_beyond(bad: float, threads: int) -> None:
     for size in SIZES[1:]:
         for shifted in (False, True):
             tensors = [values(size, seed, 1e38, shifted).clamp(-3e38, 3e38) for seed in range(3)]
-            assert native.first_nonfinite([torch.empty(0), *tensors]) is None
+            assert native.first_beyond([torch.empty(0), *tensors], LARGEST) is None
             for place in {0, size // 2, size - 1}:
                 spoilt = [tensors[0], tensors[1].clone(), tensors[2].clone()]
                 spoilt[1][place] = spoilt[2][place] = bad
-                assert native.first_nonfinite(spoilt) == 1
-    assert native.first_nonfinite([]) is None
+                assert native.first_beyond(spoilt, LARGEST) == 1
+    assert native.first_beyond([], LARGEST) is None
+
+
+@pytest.mark.parametrize("limit", [0.0, 1e-3, 2.0, 1e18, LARGEST, math.inf])
+@pytest.mark.parametrize("as_given", [True, False], ids=["native", "twin"])
+def test_values_beyond_a_limit(limit: float, as_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not as_given:
+        monkeypatch.setattr(native, "available", False)
+    at_limit = torch.tensor([0.0, -min(limit, LARGEST)])
+    above = torch.nextafter(at_limit, torch.tensor([0.0, -math.inf]))
+    assert kernels.first_beyond([at_limit, at_limit], limit) is None
+    assert kernels.first_beyond([at_limit, above], limit) == 1
+    assert kernels.first_beyond([at_limit, torch.tensor([math.nan])], limit) == 1
+    assert kernels.first_beyond([torch.tensor([-5.0], dtype=torch.float16)], 4.0) == 0
+
+
+@pytest.mark.parametrize("temperature", [1e-20, 1e-10, 1e-2, 0.05, 0.3, 1.0, 30.0])
+@pytest.mark.parametrize("eps", [1e-10, 1e-6])
+def test_no_scale_is_above_its_bound(temperature: float, eps: float) -> None:
+    largest = twin.largest_scale(temperature, eps)
+    natural = torch.linspace(-12, 12, 20_001)
+    extreme = elementary.half_logit(torch.tensor([2.0**-24, 1 - 2.0**-24]))
+    for delta in (extreme[0], extreme[1], -natural, torch.zeros(())):
+        noise_at = torch.minimum(torch.maximum(delta, extreme[0]), extreme[1])
+        slope = elementary.sech2((natural + noise_at) * (1 / temperature))
+        assert float(twin.scale_from_slope(natural, slope, temperature, eps).max()) <= largest * (1 + 1e-5)
+
+
+# ---- tensors whose memory is not what they say ---------------------------------------------------
+
+
+def negated(x: Tensor) -> Tensor:
+    """The same values with torch's negative bit: memory holds the opposite ones."""
+    return torch._neg_view(-x)
+
+
+def imaginary(x: Tensor) -> Tensor:
+    """The same values as the imaginary part of a conjugated complex tensor: every other number, and negated."""
+    return torch.complex(torch.zeros_like(x), -x).conj().imag
+
+
+def transposed(x: Tensor) -> Tensor:
+    return x.t().contiguous().t()
+
+
+def expanded(x: Tensor) -> Tensor:
+    """One row for all, with a stride of 0."""
+    return x[:1].expand_as(x)
+
+
+@pytest.mark.parametrize("given", [negated, imaginary, transposed, expanded])
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_are_taken_by_value_whatever_their_memory_holds(
+    method: str, given: Callable[[Tensor], Tensor]
+) -> None:
+    results = []
+    for form in (given, lambda x: given(x).clone().contiguous().resolve_neg()):
+        weight = torch.nn.Parameter(values(35, 1).view(5, 7))
+        settings = {"lr": 0.1, **({"temperature": 0.5} if method == "bayesbinn" else {})}
+        optimizer = METHODS[method].create([("w", weight)], train_set_size=10, seed=3, **settings)
+        for samples in (1, 2):
+            for seed in range(samples):
+                with optimizer.sampled_params(train=True):
+                    torch.nn.functional.linear(torch.ones(1, 7), weight).sum().backward()
+                weight.grad = form(values(35, 2 + seed).view(5, 7))
+            optimizer.step()
+        state = [value for value in optimizer.state[weight].values() if isinstance(value, Tensor)]
+        results.append([weight.detach().clone(), *state])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_a_negative_bit_in_a_parameter_or_a_source_is_seen() -> None:
+    source = values(100, 4)
+    for tensor in (source, negated(source)):
+        written = negated(torch.zeros(100))
+        kernels.write_sign([written], [tensor])
+        assert torch.equal(written, twin.sign(source))
+    assert kernels.first_beyond([negated(source)], 10.0) is None
+
+
+@pytest.mark.parametrize("as_given", [True, False], ids=["native", "twin"])
+def test_bop_takes_the_signs_of_weights_that_are_not_binary(as_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not as_given:
+        monkeypatch.setattr(native, "available", False)
+    weight = torch.tensor([0.5, 0.5, -3.0, -3.0, 0.0, math.nan])
+    average, gradient = torch.zeros(6), torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0, 1.0])
+    kernels.bop_update([weight], [average], [gradient], 0.5, 0.1)
+    assert weight.tolist() == [-1.0, 1.0, -1.0, 1.0, 1.0, -1.0]
 
 
 @needs_native
-def test_first_nonfinite_of_a_view_ignores_its_neighbours() -> None:
+def test_first_beyond_of_a_view_ignores_its_neighbours() -> None:
     memory = torch.full((100,), math.nan)
     memory[3:40] = 1.0
-    assert native.first_nonfinite([memory[3:40]]) is None
+    assert native.first_beyond([memory[3:40]], LARGEST) is None
 
 
 @needs_native

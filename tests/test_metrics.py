@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, brier_score_loss, log_loss, recall_score, roc_auc_score
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
 from bayesbinn import metrics
@@ -27,6 +27,18 @@ def random_predictions(seed: int, inputs: int = 500, classes: int = 7) -> tuple[
         p.argmax(1),
         torch.randint(classes, (inputs,), generator=generator),
     )
+
+
+def test_recall_and_balanced_accuracy_are_those_of_scikit_learn() -> None:
+    p, y = random_predictions(3)
+    y[:300] = 2
+    recalls = metrics.recall_per_class(p, y)
+    np.testing.assert_allclose(list(recalls.values()), recall_score(y, p.argmax(1), average=None))
+    assert metrics.balanced_accuracy(p, y) == pytest.approx(balanced_accuracy_score(y, p.argmax(1)))
+    assert metrics.majority_accuracy(y) == pytest.approx(float((y == 2).float().mean()))
+    assert metrics.recall_per_class(HAND_P, HAND_Y) == {0: 1.0, 1: 0.0, 2: 0.5}
+    with pytest.raises(InvalidInput, match="one integer class per input"):
+        metrics.majority_accuracy(np.array([0.5]))
 
 
 @pytest.mark.parametrize(

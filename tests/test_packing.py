@@ -19,10 +19,12 @@ from torch.nn import functional as F
 
 import bayesbinn as bb
 from bayesbinn import format as model_file
-from bayesbinn import models
-from bayesbinn.commands import for_own_data, predict_file
+from bayesbinn import models, runtime
+from bayesbinn.commands import predict_file
 from bayesbinn.deployment import pack_run
 from bayesbinn.errors import InvalidInput
+from bayesbinn.experiments.choose import choose_for_file
+from bayesbinn.export import export_onnx
 from bayesbinn.format import ModelFile
 from bayesbinn.runs import Run, load_trained
 from bayesbinn.runtime import reference
@@ -259,6 +261,47 @@ def test_ensembles_predict_as_predict_does(samples: int, path: Path) -> None:
     weight = packed.tensors["0.weight"]
     assert weight.shape == ((4, 3, 4) if samples == 4 else (3, 4)) and packed.tensors["0.scale"].shape == (3,)
     assert packed.graph.logit_scale == (0.7 if samples else 2.0)
+
+
+HEADS: dict[str, tuple[nn.Module, ...]] = {
+    "linear": (nn.Linear(9, 3, bias=False),),
+    "with a bias": (nn.Linear(9, 3),),
+    "BatchNorm": (nn.Linear(9, 3, bias=False), nn.BatchNorm1d(3, affine=False)),
+    "one logit": (nn.Linear(9, 1, bias=False), nn.BatchNorm1d(1, affine=False)),
+    "one flat logit": (nn.Linear(9, 1, bias=False), nn.Flatten(0)),
+    "not linear": (nn.Linear(9, 3), nn.Tanh()),
+}
+
+
+@pytest.mark.parametrize("samples", [0, 3])
+@pytest.mark.parametrize("head", HEADS)
+def test_shifts_reach_the_runtime_and_onnx(head: str, samples: int, path: Path) -> None:
+    model = prepared(nn.Sequential(nn.Linear(4, 9), nn.BatchNorm1d(9), nn.ReLU(), *copy.deepcopy(HEADS[head])))
+    shift = (0.7, -0.7) if "logit" in head else (1.5, -2.0, 0.5)
+    scale = bb.LogitScale(1.7, 0.6, shift, tuple(-2 * each for each in shift))
+    posterior = posterior_of(model, strength=0.4).with_logit_scale(scale)
+    bb.pack(model, path, posterior, samples, example_input=torch.randn(2, 4))
+    x = torch.randn(50, 4)
+    expected = bb.predict(model, posterior, x, samples).probabilities.numpy()
+    for backend in ("native", "reference"):
+        found = runtime.load(path, backend=backend).predict_proba(x.numpy())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    without = bb.predict(model, posterior.with_logit_scale(bb.LogitScale(1.7, 0.6)), x, samples).probabilities.numpy()
+    assert np.abs(without - expected).max() > 0.1
+    exported = pytest.importorskip("onnxruntime")
+    export_onnx(model_file.read(path), path.with_suffix(".onnx"))
+    session = exported.InferenceSession(str(path.with_suffix(".onnx")), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(["probabilities"], {"input": x.numpy()})[0], expected, rtol=0, atol=1e-6)
+
+
+def test_weights_without_a_posterior_are_packed_with_their_calibration(path: Path) -> None:
+    model, x = prepared(nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 3))), torch.randn(20, 4)
+    calibration = bb.LogitScale(2.5, mode_shift=(1.0, 0.5, -1.5))
+    bb.pack(model, path, calibration=calibration)
+    expected = bb.predict(model, None, x, calibration=calibration).probabilities.numpy()
+    np.testing.assert_allclose(runtime.load(path).predict_proba(x.numpy()), expected, rtol=0, atol=1e-6)
+    with pytest.raises(InvalidInput, match="shifts for 2 classes"):
+        bb.pack(model, path, calibration=bb.LogitScale(mode_shift=(1.0, -1.0)))
 
 
 def test_statistics_per_sample(path: Path) -> None:
@@ -518,7 +561,7 @@ def test_a_run_becomes_a_file_that_takes_raw_columns(method: str, samples: int, 
     lines = [f"{a},{b},{c},{label}" for (a, b, c), label in zip(table, labels, strict=True)]
     (tmp_path / "own.csv").write_text("\n".join(["a,b,c,label", *lines]) + "\n")
     overrides = {"training.epochs": 2, "model.width": 0.01}
-    experiment, _ = for_own_data(str(tmp_path / "own.csv"), "label", method, overrides)
+    experiment, _ = choose_for_file(str(tmp_path / "own.csv"), "label", method, overrides)
     Run.open(experiment, tmp_path / "run").train()
 
     packed = pack_run(tmp_path / "run", samples=samples)
@@ -540,7 +583,7 @@ def test_a_regression_run_gives_the_unit_of_its_targets(tmp_path: Path) -> None:
     lines = [f"{a},{b},{300 + 20 * a + 0.1 * i}" for i, (a, b) in enumerate(x)]
     (tmp_path / "own.csv").write_text("\n".join(["a,b,price", *lines]) + "\n")
     overrides = {"training.epochs": 2, "model.width": 0.01}
-    experiment, _ = for_own_data(str(tmp_path / "own.csv"), "price", "bayesbinn", overrides)
+    experiment, _ = choose_for_file(str(tmp_path / "own.csv"), "price", "bayesbinn", overrides)
     Run.open(experiment, tmp_path / "run").train()
 
     packed = pack_run(tmp_path / "run", tmp_path / "elsewhere.safetensors")
@@ -558,7 +601,7 @@ def test_a_run_on_images_gives_a_file_that_takes_pixels(tmp_path: Path) -> None:
     images = (rng.integers(0, 120, size=(40, 3, 16, 16)) + 100 * labels[:, None, None, None]).astype(np.uint8)
     np.savez(tmp_path / "own.npz", x=images, y=labels)
     overrides = {"training.epochs": 1, "model.width": 0.02}
-    experiment, _ = for_own_data(str(tmp_path / "own.npz"), None, "bayesbinn", overrides)
+    experiment, _ = choose_for_file(str(tmp_path / "own.npz"), None, "bayesbinn", overrides)
     Run.open(experiment, tmp_path / "run").train()
 
     packed = pack_run(tmp_path / "run", fit_scale=False)

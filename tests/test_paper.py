@@ -15,8 +15,8 @@ import torch
 from bayesbinn import paper
 from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.config import load_experiment
-from bayesbinn.paper import comparison, moons, published
-from bayesbinn.paper.cells import Budget, Cell, expected_flips, outcome_of
+from bayesbinn.paper import comparison, moons, published, records
+from bayesbinn.paper.cells import Budget, Cell, outcome_of
 from bayesbinn.paper.curves import authors_curves
 from bayesbinn.paper.functions import hard, hysteresis, relaxed
 from bayesbinn.paper.moons import Grid
@@ -72,7 +72,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(experiment: Any, folder: Path, data_dir: Path | None = None) -> Run:
         folder.mkdir(parents=True, exist_ok=True)
-        raise InvalidFile(f"{experiment.data.name} is not\nhere")
+        raise InvalidFile(f"{experiment.data.name} is not here")
 
     monkeypatch.setattr(Run, "open", refuse)
 
@@ -154,7 +154,7 @@ def test_the_mean_is_the_mode_only_where_samples_are(tmp_path: Path, no_training
     BernoulliPosterior({"weight": torch.tensor([1e9, -1e9])}).save(folder / "posterior.safetensors")
     assert "94.00" in mean_row()
     BernoulliPosterior({"weight": torch.tensor([1e9, 1.0])}).save(folder / "posterior.safetensors")
-    assert expected_flips(folder) == pytest.approx(1 / (1 + math.exp(2)))
+    assert records.expected_flips(folder) == pytest.approx(1 / (1 + math.exp(2)))
     assert "not measured" in mean_row()
     (folder / "metrics.jsonl").write_text(json.dumps(row(1, 90, 95, 94, test_accuracy_mean=93.5)) + "\n")
     assert "93.50" in mean_row()

@@ -163,6 +163,31 @@ def test_the_logit_scales_act_on_mode_and_samples_before_the_softmax() -> None:
     torch.testing.assert_close(at_mode.probabilities, torch.softmax(3 * model.eval()(x).detach(), dim=-1))
 
 
+def test_shifts_are_added_to_the_logits_and_may_change_the_class() -> None:
+    model, x = mlp(), torch.randn(40, 6)
+    classes = model.eval()(x).shape[1]
+    shift = torch.linspace(-2, 2, classes)
+    scale = LogitScale(3.0, 0.2, tuple(shift.tolist()), tuple((-shift).tolist()))
+    posterior = random_posterior(model, logit_scale=scale)
+    at_mode, at_mean = predict(model, posterior, x), predict(model, posterior, x, samples=4)
+    logits = sampled_logits(model, posterior, x, 4)
+    torch.testing.assert_close(at_mean.probabilities, torch.softmax(0.2 * (logits - shift), dim=-1).mean(dim=0))
+    posterior.apply(model)
+    expected = torch.softmax(3 * (model.eval()(x).detach() + shift), dim=-1)
+    torch.testing.assert_close(at_mode.probabilities, expected)
+    assert not torch.equal(at_mode.classes, predict(model, None, x).classes)
+    given = predict(model, None, x, calibration=scale)
+    torch.testing.assert_close(given.probabilities, expected)
+    with pytest.raises(InvalidInput, match="shifts for 2 classes"):
+        predict(model, None, x, calibration=LogitScale(mode_shift=(1.0, -1.0)))
+
+
+def test_one_logit_has_two_shifts() -> None:
+    model, x = nn.Linear(3, 1), torch.randn(5, 3)
+    p = predict(model, None, x, calibration=LogitScale(2.0, mode_shift=(-0.5, 1.0))).probabilities[:, 1]
+    torch.testing.assert_close(p, torch.sigmoid(2 * (model(x).detach().squeeze(1) + 1.5)))
+
+
 @pytest.mark.parametrize("budget", [ONE_BY_ONE, ALL_AT_ONCE])
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
 def test_regression_mean_and_unbiased_std(shape: tuple[int, ...], budget: int) -> None:

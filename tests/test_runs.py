@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def assert_same_run(a: Path, b: Path) -> None:
         p, q = load_file(a / "posterior.safetensors"), load_file(b / "posterior.safetensors")
         assert p.keys() == q.keys() and all(torch.equal(p[name], q[name]) for name in p)
     p, q = (torch.load(folder / "checkpoint.pt", weights_only=True) for folder in (a, b))
-    for part in ("model", "optimizer", "real_optimizer", "random", "signs"):
+    for part in ("model", "optimizer", "real_optimizer", "random", "signs", "best"):
         assert_same_tree(p[part], q[part], part)
 
 
@@ -99,7 +100,7 @@ def test_metrics_have_the_documented_keys_and_percentages(method: str, tmp_path:
     start = run.experiment.method.settings["lr"]
     for row in rows:
         assert row.keys() == DOCUMENTED | sampled
-        assert row["lr"] == pytest.approx(start * (1 + math.cos(math.pi * row["epoch"] / 3)) / 2, abs=1e-15)
+        assert row["lr"] == pytest.approx(start * (1 + math.cos(math.pi * (row["epoch"] - 0.5) / 3)) / 2, abs=1e-15)
         for key in [key for key in row if "accuracy" in key]:
             assert 5 <= row[key] <= 100, key
         assert row["train_loss"] > 0 and row["seconds"] > 0 and 0 <= row["flip_ratio"] <= 1
@@ -211,7 +212,7 @@ def test_a_lost_or_torn_metrics_file_is_written_anew(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=2)
     rows = rows_of(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "lr"')
-    with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of JSON per epoch"):
+    with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of metrics per epoch"):
         load_run(tmp_path)
     Run.open(digits(), tmp_path)
     assert rows_of(tmp_path) == rows
@@ -338,7 +339,7 @@ def test_a_run_without_its_checkpoint_is_not_evaluated_as_if_it_were_trained(tmp
 
 MISFITS = [
     ({"training.loss": "mse"}, "needs 'cross_entropy'; add --set training.loss=cross_entropy"),
-    ({"model.name": "vgg"}, "vgg needs square images"),
+    ({"model.name": "vgg"}, "vgg needs images"),
     ({"model.name": "lrnet_mnist"}, "takes images of (1, 28, 28), these examples are (64,)"),
     ({"model.name": "mnist_mpl"}, "there is no network 'mnist_mpl'. Did you mean 'mnist_mlp'?"),
     ({"model.name": "synthetic_mlp", "training.loss": "binary_cross_entropy"}, "10 classes; synthetic_mlp has one"),
@@ -401,19 +402,24 @@ def test_three_kills_at_random_moments_change_nothing(method: str, commands: Com
             break
     assert inside, "no kill fell inside an epoch"
     assert commands.run(*training(method, killed)) == 0, commands.errors
-    assert commands.errors[0].startswith(f"resuming {killed} in epoch ")
+    assert commands.errors[1].startswith(f"resuming {killed} in epoch ")
     assert_same_run(tmp_path / "whole", killed)
     assert not list(killed.glob("*.partial"))
 
 
-def test_ctrl_c_stops_with_one_line_and_the_same_command_resumes(commands: Commands, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_with_one_line_and_the_same_command_resumes(
+    number: signal.Signals, commands: Commands, tmp_path: Path
+) -> None:
+    """Ctrl-C, and SIGTERM as a cluster or a system that shuts down sends it."""
     assert commands.run(*training("ste", tmp_path / "whole")) == 0, commands.errors
     folder = tmp_path / "stopped"
     process = commands.start(*training("ste", folder))
     wait_for_a_checkpoint(folder)
-    os.kill(process, signal.SIGINT)
-    assert commands.wait(process) == 130
-    said = [line for line in commands.errors if not line.startswith("epoch ")]
+    os.kill(process, number)
+    assert commands.wait(process) == 128 + number
+    assert not (folder / "lock").exists()
+    said = [line for line in commands.errors if not line.startswith(("epoch ", "learning rate: "))]
     assert len(said) == 1 and said[0].startswith("stopped in epoch ") and "the same command resumes" in said[0]
     assert commands.run(*training("ste", folder)) == 0
     assert_same_run(tmp_path / "whole", folder)
@@ -439,7 +445,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(commands: Commands, tmp_path
     assert commands.run(*training("bayesbinn", folder, epochs=3), "--stop-after", "1") == 0
     before = {path.name: path.read_bytes() for path in folder.glob("*.*")}
     code = commands.run(*training("bayesbinn", folder, epochs=3), limit=len(before["checkpoint.pt"]) // 2)
-    said = [line for line in commands.errors if not line.startswith("resuming ")]
+    said = [line for line in commands.errors if not line.startswith(("resuming ", "learning rate: "))]
     assert code == 2 and len(said) == 1, said
     assert "checkpoint.pt: could not be written" in said[0] and "the previous one is untouched" in said[0]
     assert before == {path.name: path.read_bytes() for path in folder.glob("*.*")}
@@ -464,18 +470,16 @@ def test_a_process_that_lost_its_folder_writes_nothing(tmp_path: Path) -> None:
     assert lock.path.exists(), "it is the other's"
 
 
-def test_no_space_for_the_posterior_gets_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bayesbinn.posterior import BernoulliPosterior
-
-    def fail(self: BernoulliPosterior, path: Path) -> None:
-        path.with_name(path.name + ".partial").write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    run = Run.open(digits(), tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(BernoulliPosterior, "save", fail)
-        with pytest.raises(InvalidFile, match=r"posterior.safetensors: could not be written .*No space left"):
-            run.train()
+def test_no_space_for_the_posterior_gets_one_line(tmp_path: Path) -> None:
+    Run.open(digits(), tmp_path).train()
+    (tmp_path / "posterior.safetensors").unlink()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(InvalidFile, match=r"posterior.safetensors: could not be written \(File too large\)$"):
+            Run.open(digits(), tmp_path).train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.glob("*.partial"))
     Run.open(digits(), tmp_path).train()  # the checkpoint is complete: only the posterior is written
     assert (tmp_path / "posterior.safetensors").exists()

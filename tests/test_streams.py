@@ -395,6 +395,8 @@ RAGGED = [(np.zeros(3), 0), (np.zeros(4), 1)]
         (numbers(columns=4), GOOD, r"training inputs are torch.float32 \(4,\), the first task's torch.float32 \(3,\)"),
         (GOOD, Experience(*numbers(columns=2)), r"test inputs are torch.float32 \(2,\), the first task's"),
         (pixels(shape=(3,)), GOOD, r"training inputs are torch.uint8 \(3,\), the first task's torch.float32 \(3,\)"),
+        ((np.ma.masked_less(GOOD[0], 0), GOOD[1]), GOOD, r"training part has masked values \(\d+\): fill them"),
+        (GOOD, (GOOD[0], np.ma.masked_equal(GOOD[1], 1)), r"test part has masked values \(\d+\): fill them"),
         ((HOLE, GOOD[1]), GOOD, "training example 5 has a NaN or infinite value: fill it or remove"),
         (GOOD, (GOOD[0] * 1e300, GOOD[1]), "test example 0 has a NaN or infinite value"),
         ((GOOD[0], GOOD[1] + 0.5), GOOD, "training targets of type float64 are not whole numbers: count classes"),

@@ -106,9 +106,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "scipy"):
             raise
-        from bayesbinn.errors import MissingDependency
+        from bayesbinn.errors import MissingDependency, how_to_install
 
-        raise MissingDependency(f"bayesbinn.{name} needs {error.name}: pip install 'bayesbinn[train]'") from error
+        raise MissingDependency(f"bayesbinn.{name} needs {error.name}: {how_to_install('train')}") from error
     globals()[name] = value
     return value
 

@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from typing import Any, NoReturn
 
-from bayesbinn.errors import BayesbinnError
-from bayesbinn.runtime.command import COMMANDS
-from bayesbinn.runtime.command import main as run_command
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells give it."""
 
 
 def main() -> int:
-    """Run the command line; a user's error is one line and exit code 2."""
-    arguments = sys.argv[1:]
+    """Run the command line; a user's error is one line and exit code 2, Ctrl-C one line and 130."""
+    interrupted = False
+
+    def interrupt(number: int, frame: Any) -> NoReturn:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    # Imports take seconds, and some turn Ctrl-C into errors of their own: so it is remembered.
+    usual = signal.getsignal(signal.SIGINT)
+    catches = usual is signal.default_int_handler and threading.current_thread() is threading.main_thread()
     try:
-        if arguments and arguments[0] in COMMANDS:
-            code = run_command(arguments[0], arguments[1:])
-            sys.stdout.flush()
-            return code
-        return _full_command_line()
+        if catches:
+            signal.signal(signal.SIGINT, interrupt)
+        return _explained()
+    except BaseException as error:
+        # Typer turns it into an exit without a word.
+        other_exit = isinstance(error, SystemExit) and error.code != INTERRUPTED
+        if not isinstance(error, KeyboardInterrupt) and (not interrupted or other_exit):
+            raise
+        print("interrupted", file=sys.stderr, flush=True)
+        return INTERRUPTED
+    finally:
+        if catches:
+            signal.signal(signal.SIGINT, usual)
+
+
+def _explained() -> int:
+    from bayesbinn.errors import BayesbinnError, show_warnings_as_lines
+
+    show_warnings_as_lines()
+    try:
+        return _command_line(sys.argv[1:])
     except BayesbinnError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -28,12 +55,24 @@ def main() -> int:
         return 1
 
 
-def _full_command_line() -> int:
+def _command_line(arguments: list[str]) -> int:
+    from bayesbinn import __version__
+    from bayesbinn.errors import how_to_install
+    from bayesbinn.runtime.command import COMMANDS
+    from bayesbinn.runtime.command import main as run_command
+
+    if arguments == ["--version"]:  # also where typer is not installed
+        print(f"bayesbinn {__version__}", flush=True)
+        return 0
+    if arguments and arguments[0] in COMMANDS:
+        code = run_command(arguments[0], arguments[1:])
+        sys.stdout.flush()
+        return code
     try:
         from bayesbinn.cli import app
     except ModuleNotFoundError as error:
         print(
-            f"error: this command needs {error.name}: pip install 'bayesbinn[train]'. "
+            f"error: this command needs {error.name}: {how_to_install('train')}. "
             f"Without it there are {', '.join(COMMANDS)}",
             file=sys.stderr,
         )

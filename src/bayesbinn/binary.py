@@ -6,11 +6,19 @@ from collections.abc import Callable, Collection, Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from bayesbinn.errors import InvalidInput, nearest
 
 NamedParameters = list[tuple[str, nn.Parameter]]
 Rule = Callable[[str, nn.Parameter], bool] | Collection[str]
+
+# Parameters of one dimension that a user chose to be binary. Methods get them without the model, as tensors.
+_ON_PURPOSE = WeakTensorKeyDictionary()
 
 BINARY_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, nn.modules.conv._ConvNd)
 
@@ -82,7 +90,15 @@ def split_parameters(
     split: tuple[NamedParameters, NamedParameters] = ([], [])
     for parameter, (name, wanted) in chosen.items():
         split[0 if wanted else 1].append((name, parameter))
+        _ON_PURPOSE.pop(parameter, None)
+        if wanted and parameter.dim() <= 1:
+            _ON_PURPOSE[parameter] = True
     return split
+
+
+def is_binary_on_purpose(parameter: Tensor) -> bool:
+    """Whether `split_parameters`, when it last saw this bias or gain, was asked to make it binary."""
+    return parameter in _ON_PURPOSE
 
 
 def _as_predicate(
@@ -91,7 +107,7 @@ def _as_predicate(
     if binary is None:
         wanted = {"weight", "bias"} if biases else {"weight"}
         by_rule = {
-            canonical_name(f"{prefix}.{kind}" if prefix else kind)
+            _place(prefix, kind)
             for prefix, module in model.named_modules(remove_duplicate=False)
             if isinstance(module, BINARY_LAYERS)
             for kind in wanted
@@ -108,9 +124,11 @@ def _as_predicate(
 
 
 def check_binary(model: nn.Module, binary: Rule | None = None, *, biases: bool = False) -> int:
-    """Prove that a model's binary parameters hold exactly -1 and +1; return how many weights that is.
+    """Prove that a model's binary weights are exactly -1 and +1; return how many weights that is.
 
-    Takes the same rule as `split_parameters`.
+    Takes the same rule as `split_parameters`. What counts is the weight that a layer uses: where a
+    parametrization, weight norm, spectral norm or pruning computes it from other parameters, the result
+    is checked. A model without any linear or convolution layer is refused: nothing would be proved.
 
     >>> layer = nn.Linear(2, 2, bias=False)
     >>> with torch.no_grad():
@@ -119,16 +137,82 @@ def check_binary(model: nn.Module, binary: Rule | None = None, *, biases: bool =
     4
     """
     count = 0
-    for name, parameter in split_parameters(model, binary, biases=biases)[0]:
-        wrong = parameter.detach().abs() != 1
+    for name, weight in _weights_in_use(model, binary, biases).items():
+        dense = weight.detach().to_dense()
+        wrong = (dense != 1) & (dense != -1)
         if bool(wrong.any()):
-            example = parameter.detach()[wrong][0].item()
+            example = dense[wrong][0].item()
             raise InvalidInput(
-                f"{name!r} is not binary: {int(wrong.sum())} of {parameter.numel()} values differ from "
+                f"{name!r} is not binary: {int(wrong.sum())} of {dense.numel()} values differ from "
                 f"-1 and +1 (such as {example:g}); train it with a binary method or exempt it"
             )
-        count += parameter.numel()
+        count += dense.numel()
     return count
+
+
+def _weights_in_use(model: nn.Module, binary: Rule | None, biases: bool) -> dict[str, Tensor]:
+    """The binary weights by name, as the layers use them; a shared one appears once."""
+    chosen = split_parameters(model, binary, biases=biases)[0]
+    computed: dict[str, Tensor] = {}
+    computed_from: dict[nn.Parameter, str] = {}
+    layers: dict[str, Tensor] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for kind, (weight, sources) in _computed_tensors(module).items():
+            name = _place(prefix, kind)
+            computed[name] = weight
+            computed_from |= dict.fromkeys(sources, name)
+        if isinstance(module, BINARY_LAYERS):
+            for kind in ("weight", "bias") if biases else ("weight",):
+                if isinstance(used := getattr(module, kind, None), Tensor):
+                    layers[_place(prefix, kind)] = used
+                    _refuse_unknown_hooks(_place(prefix, kind), module, kind, computed)
+    if binary is not None:
+        names = [(computed_from.get(parameter, name), parameter) for name, parameter in chosen]
+        return {name: computed.get(name, parameter) for name, parameter in names}
+    if not layers:
+        raise InvalidInput(
+            f"{type(model).__name__} has no linear or convolution layer, so there is nothing to check; "
+            "name the binary parameters in `binary`"
+        )
+    shared = {id(weight): name for name, weight in reversed(layers.items())}
+    return {name: computed.get(name, weight) for name, weight in layers.items() if shared[id(weight)] == name}
+
+
+def _place(prefix: str, kind: str) -> str:
+    return canonical_name(f"{prefix}.{kind}" if prefix else kind)
+
+
+@torch.no_grad()
+def _computed_tensors(module: nn.Module) -> dict[str, tuple[Tensor, list[nn.Parameter]]]:
+    """Tensors that a module computes before it uses them, and the parameters it computes them from."""
+    found: dict[str, tuple[Tensor, list[nn.Parameter]]] = {}
+    if parametrize.is_parametrized(module):
+        for kind, steps in module.parametrizations.items():  # type: ignore[operator, union-attr]
+            found[kind] = getattr(module, kind), list(steps.parameters())
+    # Hooks leave the tensor of the last forward pass in the module; what the next one will use is computed here.
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm):
+            found[hook.name] = hook.compute_weight(module), _parameters_named(module, hook.name, "_g", "_v")
+        elif isinstance(hook, SpectralNorm):
+            weight = hook.compute_weight(module, do_power_iteration=False)
+            found[hook.name] = weight, _parameters_named(module, hook.name, "_orig")
+        elif isinstance(hook, BasePruningMethod):
+            kind = hook._tensor_name
+            found[kind] = hook.apply_mask(module), _parameters_named(module, kind, "_orig")
+    return found
+
+
+def _parameters_named(module: nn.Module, kind: str, *endings: str) -> list[nn.Parameter]:
+    return [getattr(module, kind + ending) for ending in endings]
+
+
+def _refuse_unknown_hooks(name: str, module: nn.Module, kind: str, computed: dict[str, Tensor]) -> None:
+    """A weight that is no parameter of its layer may be written by a hook that only a forward pass would run."""
+    if kind not in module._parameters and name not in computed and module._forward_pre_hooks:
+        raise InvalidInput(
+            f"{name!r} is not a parameter of its layer, and a forward hook may write it: nothing can be proved "
+            "of it; remove the hook and make the weight a parameter"
+        )
 
 
 def check_owners(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:

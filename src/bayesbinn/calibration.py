@@ -1,27 +1,23 @@
-"""What may need fitting after training: BatchNorm statistics for the weights in use, and the scale of the logits."""
+"""What may need fitting after training: BatchNorm statistics for the weights in use, and the
+scale and shifts of the logits."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
-import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbinn.binary import canonical_name
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import CalibrationWarning, InvalidInput
+from bayesbinn.logit_fit import FEWEST_ROWS, LogitFit, fit_logits
 from bayesbinn.posterior import BernoulliPosterior, LogitScale, Weights
 from bayesbinn.prediction import PureNetwork, class_logits, evaluating, sample_outputs
-
-# Logits of unit variance want a factor of 5 to 10, those of a wide layer without BatchNorm one of 1e-2.
-_SCALES = (1e-4, 1e3)
-
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -205,12 +201,54 @@ def _fingerprint(posterior: BernoulliPosterior | None) -> int | None:
     return sum(int(value.view(torch.int32).sum(dtype=torch.int64)) for value in posterior.natural.values())
 
 
-# ---- the scale of the logits -----------------------------------------------------------------------
+# ---- scale and shifts of the logits ----------------------------------------------------------------
+
+
+@overload
+def calibrate(
+    model: nn.Module,
+    posterior: BernoulliPosterior,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    samples: int = ...,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    statistics: BatchNormStatistics | None = ...,
+) -> BernoulliPosterior: ...
+
+
+@overload
+def calibrate(
+    model: nn.Module,
+    posterior: None,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    samples: int = ...,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    statistics: BatchNormStatistics | None = ...,
+) -> LogitScale: ...
+
+
+@overload
+def calibrate(
+    model: nn.Module,
+    posterior: BernoulliPosterior | None,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    samples: int = ...,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    statistics: BatchNormStatistics | None = ...,
+) -> BernoulliPosterior | LogitScale: ...
 
 
 def calibrate(
     model: nn.Module,
-    posterior: BernoulliPosterior,
+    posterior: BernoulliPosterior | None,
     inputs: Tensor,
     targets: Tensor,
     *,
@@ -218,23 +256,25 @@ def calibrate(
     seed: int = 0,
     batch_size: int | None = None,
     statistics: BatchNormStatistics | None = None,
-) -> BernoulliPosterior:
-    """The same posterior with a logit scale for the mode and one for the mean, fitted by NLL.
+) -> BernoulliPosterior | LogitScale:
+    """The same posterior with calibrated probabilities, by the mode and by the mean; without one, a `LogitScale`.
 
-    The paper's networks end in BatchNorm without gain: their logits have unit variance whatever
-    they learned, and their probabilities are far too modest. Two numbers repair that. Accuracy by
-    the mode stays as it is.
+    The paper's networks end in BatchNorm without gain and bias: their logits have zero mean and unit
+    variance whatever they learned. Raw probabilities are underconfident and cannot express that one
+    class is more frequent than another. `predict` then uses softmax(factor·(logits + shift)): a factor, and a shift
+    for each class where there are enough rows to tell that shifts help. A shift may change which class is
+    likeliest: with classes of 95 % and 5 % and inputs that say nothing, every prediction becomes 95 % : 5 %.
 
-    If all n validation inputs are classified correctly, by every sample, then the NLL would want
-    an infinite scale. Laplace's rule of succession is used instead: the mean confidence becomes
-    (n + 1)/(n + 2).
+    Few rows never lead to extreme probabilities: factor and shifts have priors, and cross-validation decides
+    on the shifts (see `bayesbinn.logit_fit`). Under 20 rows a `CalibrationWarning` says so.
 
     Args:
         model: a classifier, as in `predict`.
-        posterior: its present logit scale plays no part.
+        posterior: its present calibration plays no part. None: the model's weights as they are, such as
+            those of a full-precision network; pass the result as ``predict(..., calibration=...)``.
         inputs: validation inputs, not used in training.
         targets: their classes, integers.
-        samples: posterior samples behind the mean; 0 leaves the mean's scale as it is.
+        samples: posterior samples behind the mean; 0 leaves the mean's calibration as it is.
         seed: of the samples.
         batch_size: inputs per forward pass; None: all at once. The logits of all samples,
             [samples, inputs, classes], are kept in memory.
@@ -242,34 +282,28 @@ def calibrate(
 
     >>> model = nn.Linear(1, 2, bias=False)
     >>> posterior = BernoulliPosterior({"weight": torch.tensor([[-9.0], [9.0]])})
-    >>> x = torch.tensor([[1.0], [1.0], [1.0], [1.0]])
-    >>> scaled = calibrate(model, posterior, x, torch.tensor([1, 1, 1, 0]))
-    >>> round(scaled.logit_scale.mode, 3)  # ½·log 3: then the probability is ¾
-    0.549
+    >>> x, y = torch.ones(400, 1), (torch.arange(400) % 4 > 0).long()
+    >>> calibrated = calibrate(model, posterior, x, y)
+    >>> from bayesbinn.prediction import predict
+    >>> [round(p, 2) for p in predict(model, calibrated, x[:1]).probabilities[0].tolist()]
+    [0.25, 0.75]
     """
     _check_targets(inputs, targets)
-    mode = _fitted_scale(_all_outputs(model, posterior, inputs, 0, seed, batch_size, None), targets)
-    mean = posterior.logit_scale.mean
+    if len(targets) < FEWEST_ROWS:
+        warnings.warn(
+            f"{len(targets)} validation rows are too few to calibrate: the scale is a cautious guess from the "
+            f"accuracy, and classes get no shift; use {FEWEST_ROWS} rows or more",
+            CalibrationWarning,
+            stacklevel=2,
+        )
+    mode = _fitted(_all_outputs(model, posterior, inputs, 0, seed, batch_size, None), targets)
+    if posterior is None:
+        return LogitScale(mode=mode.scale, mode_shift=mode.shift)
+    before = posterior.logit_scale
+    mean = LogitFit(before.mean, before.mean_shift)
     if samples:
-        outputs = _all_outputs(model, posterior, inputs, samples, seed, batch_size, statistics)
-        mean = _fitted_scale(outputs, targets)
-    return posterior.with_logit_scale(LogitScale(mode, mean))
-
-
-def mean_nll(logits: Tensor, targets: Tensor, scale: float) -> float:
-    """−log of the mean over samples of softmax(scale·logits), averaged over inputs; logits [samples, inputs, classes].
-
-    >>> round(mean_nll(torch.zeros(1, 3, 2), torch.tensor([0, 1, 1]), scale=2.0), 4)
-    0.6931
-    """
-    log_p = torch.log_softmax(logits * scale, dim=-1)
-    picked = log_p.gather(-1, targets.expand(len(logits), -1).unsqueeze(-1)).squeeze(-1)
-    return float((math.log(len(logits)) - picked.logsumexp(dim=0)).mean())
-
-
-def mean_confidence(logits: Tensor, scale: float) -> float:
-    """The likeliest class's mean probability, averaged over inputs; logits [samples, inputs, classes]."""
-    return float(torch.softmax(logits * scale, dim=-1).mean(dim=0).amax(dim=-1).mean())
+        mean = _fitted(_all_outputs(model, posterior, inputs, samples, seed, batch_size, statistics), targets)
+    return posterior.with_logit_scale(LogitScale(mode.scale, mean.scale, mode.shift, mean.shift))
 
 
 def _check_targets(inputs: Tensor, targets: Tensor) -> None:
@@ -282,7 +316,7 @@ def _check_targets(inputs: Tensor, targets: Tensor) -> None:
 
 def _all_outputs(
     model: nn.Module,
-    posterior: BernoulliPosterior,
+    posterior: BernoulliPosterior | None,
     inputs: Tensor,
     samples: int,
     seed: int,
@@ -301,27 +335,10 @@ def _all_outputs(
     return torch.cat([torch.cat(group, dim=1) for group in groups])
 
 
-def _fitted_scale(logits: Tensor, targets: Tensor) -> float:
+def _fitted(logits: Tensor, targets: Tensor) -> LogitFit:
     low, high, classes = int(targets.min()), int(targets.max()), logits.shape[-1]
     if low < 0 or high >= classes:
         raise InvalidInput(f"targets lie between {low} and {high}; the model has classes 0 to {classes - 1}")
-    targets = targets.to(logits.device, torch.int64)
-    if bool((logits.argmax(dim=-1) == targets).all()):
-        goal = (len(targets) + 1) / (len(targets) + 2)
-        return minimum_on_log_scale(lambda scale: (mean_confidence(logits, scale) - goal) ** 2, *_SCALES)
-    return minimum_on_log_scale(lambda scale: mean_nll(logits, targets, scale), *_SCALES)
-
-
-def minimum_on_log_scale(function: Callable[[float], float], low: float, high: float, points: int = 33) -> float:
-    """Where a function of a positive number is least: a scan, then Brent's method around the best point.
-
-    The NLL of the mode is convex in the scale; that of the mean need not be, hence the scan.
-
-    >>> round(minimum_on_log_scale(lambda s: (s - 3) ** 2, 0.01, 100), 4)
-    3.0
-    """
-    grid = np.linspace(math.log(low), math.log(high), points)
-    best = int(np.argmin([function(math.exp(g)) for g in grid]))
-    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, points - 1)])
-    found = minimize_scalar(lambda g: function(math.exp(g)), bounds=bounds, method="bounded", options={"xatol": 1e-6})
-    return math.exp(float(found.x))
+    if not bool(torch.isfinite(logits).all()):
+        raise InvalidInput("the model's logits are not finite on the validation inputs; look for NaN in the inputs")
+    return fit_logits(logits, targets)

@@ -11,11 +11,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from bayesbinn.errors import InvalidInput
+from bayesbinn.plain_text import printable
 from bayesbinn.runtime import command as runtime_command
 from bayesbinn.sweep_cli import app as sweep_app
-
-INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells give it."""
 
 
 class OneLineErrors(TyperGroup):
@@ -25,8 +23,7 @@ class OneLineErrors(TyperGroup):
         try:
             code = super().main(*args, **{"prog_name": "bayesbinn", **extra, "standalone_mode": False})
         except typer.Abort:
-            print("interrupted", file=sys.stderr)
-            code = INTERRUPTED
+            raise KeyboardInterrupt from None
         except Exception as error:
             # Click's own errors. They are told by what they have: newer typers carry a click of their own.
             describe, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
@@ -55,7 +52,40 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of the data sets; otherwise BAYESBINN_DATA, the cache, or a download."),
 ]
-Calibrate = Annotated[bool, typer.Option(help="Fit the logit scale on the validation part first.")]
+Calibrate = Annotated[bool, typer.Option(help="Use the calibration that the run fitted on its validation part.")]
+EpochChoice = Annotated[
+    str,
+    typer.Option(
+        "--epoch",
+        metavar="last|best",
+        help="Which weights: those after the last epoch, or those with the best validation accuracy.",
+    ),
+]
+
+
+def _which(epoch: str) -> Any:
+    if epoch not in ("last", "best"):
+        raise InvalidInput(f"--epoch {epoch}: last or best is allowed")
+    return epoch
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from bayesbinn import __version__
+
+        typer.echo(f"bayesbinn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train, understand and ship neural networks whose weights are only -1 and +1."""
+
+
 RunFolder = Annotated[Path, typer.Argument(help="Folder of a run, as `bayesbinn train` wrote it.")]
 
 
@@ -125,9 +155,8 @@ def train(
     Several processes divide every batch: `torchrun --nproc-per-node 2 -m bayesbinn train mnist`. A run can be
     resumed by another number of them.
     """
-    from rich.console import Console
-
     from bayesbinn.commands import open_any, prepare, report
+    from bayesbinn.console import PlainConsole
     from bayesbinn.display import shown, stoppable
     from bayesbinn.distributed import session, sole_writer
     from bayesbinn.methods import ranks
@@ -138,15 +167,15 @@ def train(
     wanted += ["training.sync_batchnorm=true"] if sync_batchnorm else []
     with session(timeout):
         first = ranks.rank() == 0
-        console = Console(stderr=True, highlight=False, quiet=not first)
+        console = PlainConsole(stderr=True, quiet=not first)
         chosen = ranks.decided(lambda: prepare(experiment, method, seed, epochs, label, wanted, data_dir))
-        for note in chosen.notes:
-            console.print(note, soft_wrap=True)
         folder = out or chosen.folder
         try:
             with sole_writer(folder, lambda text: console.print(text, soft_wrap=True)) as may_write:
                 run = open_any(chosen.experiment, folder, data_dir)
                 run.may_write = may_write
+                for note in (*chosen.notes, *run.notes):  # not before it is open: an error is one line
+                    console.print(printable(note), soft_wrap=True)
                 if run.finished:
                     console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
                 elif run.where_to_resume:
@@ -163,7 +192,7 @@ def train(
                     )
         except RunStopped as stopped:
             console.print(str(stopped), soft_wrap=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(should_stop.exit_code) from None
     if first:
         summary = report(folder)
         typer.echo(json.dumps(summary, indent=2) if as_json else _lines(summary))
@@ -174,16 +203,20 @@ def evaluate(
     run: RunFolder,
     samples: Annotated[int, typer.Option(min=0, help="Posterior samples behind the mean; 0 leaves it out.")] = 10,
     calibrate: Calibrate = True,
+    epoch: EpochChoice = "last",
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Score a run on its test data, by mode and by mean.
 
-    Classes: accuracy, NLL, Brier score and calibration error. Regression: RMSE and explained variance.
+    Classes: accuracy, balanced accuracy, NLL, Brier score and calibration error, the recall of each of up to 20
+    classes, and the accuracy of always guessing the most common one. Regression: RMSE and explained variance.
+
+    The data must be those that the run was trained on; others are refused.
     """
     from bayesbinn.commands import evaluate_run
 
-    scores = evaluate_run(run, samples, calibrate, data_dir)
+    scores = evaluate_run(run, samples, calibrate, data_dir, _which(epoch))
     typer.echo(json.dumps(scores, indent=2) if as_json else _lines(scores))
 
 
@@ -191,11 +224,12 @@ def evaluate(
 def predict(
     run: RunFolder,
     inputs: Annotated[
-        Path, typer.Argument(help="A .csv, .tsv or .parquet table, an .npz array, an image or a folder of images.")
+        Path, typer.Argument(help="A .csv, .tsv or .parquet table, an .npz or .npy array, an image or a folder.")
     ],
     out: Annotated[Path, typer.Option(help="Where to write: .csv, .parquet or .json.")] = Path("predictions.csv"),
     samples: Annotated[int, typer.Option(min=0, help="Posterior samples; 0 predicts by the mode.")] = 10,
     calibrate: Calibrate = True,
+    epoch: EpochChoice = "last",
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -204,11 +238,20 @@ def predict(
     The entropy of a prediction is its total uncertainty: the aleatoric part is what stays uncertain
     whatever the weights are, the mutual information is how much the networks disagree.
     Regression: the mean and the standard deviation over the networks.
+
+    If the file also has the labels (the column that the run predicts, or `y` in an .npz file), the predictions are
+    scored. The data that the run was trained on are not needed.
     """
     from bayesbinn.commands import predict_file
 
-    count = predict_file(run, inputs, out, samples, data_dir, calibrate)
-    typer.echo(json.dumps({"predictions": count, "out": str(out)}) if as_json else f"{count} predictions in {out}")
+    done = predict_file(run, inputs, out, samples, data_dir, calibrate, _which(epoch))
+    for note in done.notes:
+        typer.echo(f"note: {printable(note)}", err=True)
+    answer: dict[str, Any] = {"predictions": done.count, "out": str(out), "epoch": done.epoch}
+    answer |= {"scores": done.scores} if done.scores else {}
+    text = f"{done.count} predictions in {out} (epoch: {done.epoch})"
+    text += f"\nscored by the labels in {inputs}: {_text(done.scores)}" if done.scores else ""
+    _echo(json.dumps(answer) if as_json else text)
 
 
 @app.command()
@@ -220,6 +263,7 @@ def pack(
     ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
     calibrate: Calibrate = True,
+    epoch: EpochChoice = "last",
     real: Annotated[
         str, typer.Option(help="How weights that are not binary are stored: float32 or float16.")
     ] = "float32",
@@ -230,22 +274,20 @@ def pack(
 
     The file takes raw inputs (pixels of 0 to 255, or a table's columns) and knows the names of its
     classes. `bayesbinn run` predicts with it, `inspect` shows it, `export` turns it into ONNX or C.
+    The data that the run was trained on are not needed.
     """
-    from bayesbinn.deployment import FILE_NAME, pack_run
+    from bayesbinn.deployment import FILE_NAME, pack_network
+    from bayesbinn.trained import load_network
 
     path = out or run / FILE_NAME
-    pack_run(run, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, real=real)
+    trained = load_network(run, _which(epoch), data_dir)
+    pack_network(trained, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, real=real)
     from bayesbinn.runtime.inspection import inspect
 
     facts = inspect(path)
-    if samples > 1 and all(layer["copies"] == 1 for layer in facts["layers"]):
-        typer.echo(
-            f"note: all {samples} samples are the same network: this posterior is saturated, and an ensemble of it "
-            "knows no more than the mode. A higher temperature keeps it spread",
-            err=True,
-        )
     text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than as float32"
-    typer.echo(json.dumps(facts, indent=2) if as_json else text)
+    text += f" (epoch: {trained.epoch})"
+    _echo(json.dumps(facts, indent=2) if as_json else text)
 
 
 class _Forwarded(TyperCommand):
@@ -314,7 +356,7 @@ def reproduce(
         workers=workers,
         scheduler=scheduler,
     ):
-        typer.echo(line)
+        _echo(line)
 
 
 app.add_typer(sweep_app, name="sweep")
@@ -360,7 +402,7 @@ def data_command(data_dir: DataDir = None, as_json: Json = False) -> None:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     for row in rows:
-        typer.echo(f"{row.name:10} {row.description}\n{'':10} {row.where or row.advice}")
+        _echo(f"{row.name:10} {row.description}\n{'':10} {row.where or row.advice}")
 
 
 @app.command()
@@ -373,7 +415,7 @@ def summary(
     from bayesbinn.commands import summarise
 
     result = summarise(experiment, data_dir)
-    typer.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    _echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 @app.command()
@@ -385,9 +427,14 @@ def info(as_json: Json = False) -> None:
     typer.echo(json.dumps(facts, indent=2) if as_json else _lines(facts))
 
 
+def _echo(text: str) -> None:
+    """Print lines that may hold names from a user's files."""
+    typer.echo(printable(text, keep_lines=True))
+
+
 def _lines(facts: dict[str, Any]) -> str:
     width = max(map(len, facts))
-    return "\n".join(f"{key:{width}}  {_text(value)}" for key, value in facts.items())
+    return "\n".join(printable(f"{key:{width}}  {_text(value)}") for key, value in facts.items())
 
 
 def _text(value: Any) -> str:

@@ -23,8 +23,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from bayesbinn.errors import BayesbinnError, InvalidInput, MissingDependency
-from bayesbinn.run_process import STOPPED
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, MissingDependency, how_to_install
+from bayesbinn.files import write_whole
+from bayesbinn.run_process import STOPPED, TERMINATED
 
 LOG, ERROR, METRICS = "log.txt", "error.txt", "metrics.jsonl"
 TICK = 0.5
@@ -37,6 +38,8 @@ _RESTARTS = 3
 
 class Interrupted(BayesbinnError):
     """The user asked all runs to stop; they can be resumed."""
+
+    exit_code = STOPPED
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def need(module: str, extra: str, purpose: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise
-        raise MissingDependency(f"{purpose} needs {module}: pip install 'bayesbinn[{extra}]'") from None
+        raise MissingDependency(f"{purpose} needs {module}: {how_to_install(extra)}") from None
 
 
 # ---- where runs are run ---------------------------------------------------------------------------
@@ -181,11 +184,11 @@ def work(job: Job) -> Ended:
         with suppress(OSError):
             (folder / ERROR).unlink()
         return Ended(job.name, "finished", machine=platform.node(), lines=_lines_of(folder))
-    if code == STOPPED:
+    if code in (STOPPED, TERMINATED):
         return Ended(job.name, "stopped", machine=platform.node(), lines=_lines_of(folder))
     reason = _reason(folder / LOG, code)
-    with suppress(OSError):
-        (folder / ERROR).write_text(reason + "\n", encoding="utf-8")
+    with suppress(InvalidFile):
+        write_whole(folder / ERROR, (reason + "\n").encode())
     return Ended(job.name, "failed", reason, platform.node())
 
 
@@ -286,7 +289,9 @@ def run_all(
                 yield ended if is_seen else replace(ended, state="failed", reason=missing)
         on_tick()
         if running and should_stop():
-            raise Interrupted("stopped; the same command goes on where the runs were")
+            stopped = Interrupted("stopped; the same command goes on where the runs were")
+            stopped.exit_code = getattr(should_stop, "exit_code", STOPPED)
+            raise stopped
 
 
 def _outcome(future: Future[Ended]) -> Ended:

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesbinn import data as data_sets
 from bayesbinn import distributed, metrics
-from bayesbinn.calibration import calibrate
+from bayesbinn.best_epoch import best_epoch as best_epoch
 from bayesbinn.continual import Learner, load_record, open_run
+from bayesbinn.data.card import DataCard, read_card
+from bayesbinn.data.given import given_targets
 from bayesbinn.errors import InvalidFile, InvalidInput
-from bayesbinn.experiments.config import Experiment, load_experiment, override, preset_names, validated
+from bayesbinn.experiments.choose import choose_for_file
+from bayesbinn.experiments.config import Experiment, load_experiment, preset_names
+from bayesbinn.experiments.schedules import Cosine
+from bayesbinn.files import write_whole
 from bayesbinn.methods import ranks
-from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.plain_text import csv_safe
+from bayesbinn.posterior import BernoulliPosterior, LogitScale
 from bayesbinn.prediction import Prediction, predict
-from bayesbinn.runs import Run, build_model, load_run, load_trained
+from bayesbinn.reports import MAX_CLASSES, class_scores, classification_scores, regression_scores
+from bayesbinn.run_calibration import Which
+from bayesbinn.run_data import card_of, load_data
+from bayesbinn.runs import Run, build_model, load_config, load_run
 from bayesbinn.sizes import Summary
 from bayesbinn.sizes import summary as summarise_model
+from bayesbinn.trained import Trained, load_network
 
 EVALUATION_BATCH = 1000
 
@@ -57,17 +67,43 @@ def prepare(
         if label is not None:
             raise InvalidInput(f"--label is for your own table, and {source} is an experiment; leave it out")
         experiment = load_experiment(source, method=method, overrides=overrides)
+        notes = schedule_notes(experiment)
         name = Path(source).stem
     elif Path(source).exists():
-        experiment, notes = for_own_data(source, label, method or "bayesbinn", overrides)
+        experiment, notes = choose_for_file(source, label, method or "bayesbinn", overrides)
         name = Path(source).stem
     elif Path(source).suffix or len(Path(source).parts) > 1:
         raise InvalidInput(f"{source}: there is no such file or folder; presets: {', '.join(preset_names())}")
     else:
         experiment = load_experiment(source)  # raises with the nearest preset
         name = source
-    folder = Path("runs") / f"{name}-{experiment.method.name}-{experiment.training.seed}"
-    return Chosen(experiment, folder, notes)
+    return Chosen(experiment, default_folder(experiment, name, Path(source).suffix), notes)
+
+
+def default_folder(experiment: Experiment, name: str, suffix: str) -> Path:
+    """Where a run is kept unless the user says otherwise: runs/NAME-METHOD-SEED.
+
+    Where that folder holds a run on other data, such as wine.csv's when this is wine.tsv, the suffix joins the name.
+    """
+    ending = f"{experiment.method.name}-{experiment.training.seed}"
+    plain, distinct = Path("runs") / f"{name}-{ending}", Path("runs") / f"{name}{suffix}-{ending}"
+    used = {folder: _data_name(folder) for folder in (plain, distinct)}
+    wanted = experiment.data.name
+    return distinct if used[distinct] == wanted or used[plain] not in (None, wanted) else plain
+
+
+def _data_name(folder: Path) -> str | None:
+    """What a run was trained on; None if there is none."""
+    config = folder / "config.toml"
+    return load_experiment(str(config)).data.name if config.is_file() else None
+
+
+def schedule_notes(experiment: Experiment) -> tuple[str, ...]:
+    """What the user should know of a schedule that is not its preset's own, to the letter."""
+    schedule = experiment.method.schedule
+    if isinstance(schedule, Cosine) and schedule.end == "above_zero":
+        return (f"learning rate: {schedule.describe()} (--set method.schedule.end=authors: 0 in the last epoch)",)
+    return ()
 
 
 def _parse_change(change: str) -> tuple[str, Any]:
@@ -80,56 +116,6 @@ def _parse_change(change: str) -> tuple[str, Any]:
         return key, ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return key, text
-
-
-OWN_VALIDATION = 0.1
-
-# What suits a small table: the settings that reach 95 % and more on the digits.
-_OWN_METHODS: dict[str, dict[str, Any]] = {
-    "bayesbinn": {"lr": 1e-3, "temperature": 1e-10},
-    "ste": {"lr": 1e-2},
-    "bop": {"lr": 1e-3, "threshold": 1e-7},
-    "pmf": {"lr": 1e-2, "beta_growth": 1.2},
-    "lrnet": {"lr": 3e-2},
-    "float": {"lr": 1e-3},
-}
-
-
-def for_own_data(
-    source: str, label: str | None, method: str, overrides: dict[str, Any]
-) -> tuple[Experiment, tuple[str, ...]]:
-    """An experiment for a user's own data, and what was chosen for it."""
-    source = str(Path(source).resolve())  # so that the run can be used from any folder
-    dataset = data_sets.load(source, label=label)
-    count = len(dataset.train_inputs)
-    epochs = min(200, max(20, 60_000 // count))
-    batch_size = 32 if count < 20_000 else 100
-    shape = dataset.input_shape
-    images = len(shape) == 3 and shape[1] == shape[2] >= 16
-    raw: dict[str, Any] = {
-        "title": f"{Path(source).name}",
-        "data": {"name": source, "validation": OWN_VALIDATION, **({"label": label} if label else {})},
-        "model": {"name": "vgg", "width": 0.25} if images else {"name": "mnist_mlp", "width": 0.125},
-        "training": {
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "loss": "cross_entropy" if dataset.task == "classification" else "mse",
-        },
-        "method": {"name": method, "settings": dict(_OWN_METHODS.get(method, {})), "schedule": {"kind": "cosine"}},
-    }
-    for key, value in overrides.items():
-        override(raw, key, value)
-    experiment = validated(raw, source)
-    training, network = experiment.training, experiment.model
-    settings = ", ".join(f"{key}={value}" for key, value in experiment.method.settings.items())
-    notes = (
-        *dataset.notes,
-        f"{count} training and {len(dataset.test_inputs)} test examples of shape {shape}",
-        f"chosen: network {network.name} of width {network.width:g}, method {method} ({settings}), "
-        f"{training.epochs} epochs, batch {training.batch_size}, {experiment.method.schedule.kind} schedule, "
-        f"{100 * experiment.data.validation:g} % of the training data for validation; --set changes any of it",
-    )
-    return experiment, notes
 
 
 def open_any(experiment: Experiment, folder: Path, data_dir: Path | None) -> Run | Learner:
@@ -153,10 +139,21 @@ def report(folder: Path) -> dict[str, Any]:
         "seconds": sum(row["seconds"] for row in rows),
         "last epoch": _accuracies(rows[-1]),
     }
+    return result | _best_row(rows) | _stored_scores(folder, rows[-1]["epoch"])
+
+
+def _best_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
     best = best_epoch(rows)
-    if best is not None:
-        result[f"best validation (epoch {best['epoch']})"] = _accuracies(best)
-    return result
+    return {} if best is None else {f"best validation (epoch {best['epoch']})": _accuracies(best)}
+
+
+def _stored_scores(folder: Path, epoch: int) -> dict[str, Any]:
+    """The test part by classes, as the run wrote it after its last epoch."""
+    try:
+        scores: dict[str, Any] = json.loads((folder / "scores.json").read_text())
+        return scores if scores.pop("epoch") == epoch else {}
+    except (OSError, ValueError, AttributeError, KeyError):
+        return {}  # written again when the run is resumed
 
 
 def _report_stream(folder: Path) -> dict[str, Any]:
@@ -173,132 +170,170 @@ def _report_stream(folder: Path) -> dict[str, Any]:
     return result | record.end
 
 
-def best_epoch(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The first epoch with the highest validation accuracy, as the paper selects."""
-    scored = [row for row in rows if row.get("validation_accuracy") is not None]
-    return max(scored, key=lambda row: row["validation_accuracy"]) if scored else None
-
-
 def _accuracies(row: dict[str, Any]) -> dict[str, float]:
     names = {"train_loss": "loss", "train_accuracy": "train", "validation_accuracy": "validation"}
     names |= {"test_accuracy": "test", "test_accuracy_mean": "test (mean)"}
     return {name: row[key] for key, name in names.items() if row.get(key) is not None}
 
 
-def evaluate_run(folder: Path, samples: int, fit_scale: bool, data_dir: Path | None) -> dict[str, Any]:
+def evaluate_run(
+    folder: Path, samples: int, fit_scale: bool, data_dir: Path | None, epoch: Which = "last"
+) -> dict[str, Any]:
     """Scores on the test part, by the mode and by the mean."""
-    experiment, dataset, model, posterior = load_trained(folder, data_dir)
-    parts = dataset.split(experiment.data.validation, experiment.training.seed)
+    trained = load_network(folder, epoch, data_dir)
+    card, parts = trained.card, trained.parts(data_dir)
     if parts.test is None:
-        raise InvalidInput(f"{folder}: {dataset.name} has no test targets")
-    scores: dict[str, Any] = {"run": str(folder), "test examples": len(parts.test)}
-    if posterior is not None and fit_scale and dataset.task == "classification" and parts.validation is not None:
-        posterior = _calibrated(model, posterior, parts.validation, samples)
-        scores["logit scale"] = {"mode": posterior.logit_scale.mode, "mean": posterior.logit_scale.mean}
+        raise InvalidInput(f"{folder}: {card.name} has no test targets")
+    scores: dict[str, Any] = {"run": str(folder), "epoch": trained.epoch, "test examples": len(parts.test)}
+    calibration, notes = _calibration(trained, fit_scale, data_dir)
+    scores |= {"note": "; ".join(notes)} if notes else {}
+    posterior = trained.posterior
+    scores |= _described(calibration, card, posterior is not None)
     x, y = parts.test.whole()
     names = {0: "mode" if posterior is not None else "weights"}
     if posterior is not None and samples:
         names[samples] = f"mean of {samples}"
     for count, name in names.items():
-        prediction = predict(model, posterior, x, samples=count, task=dataset.task, batch_size=EVALUATION_BATCH)
-        if dataset.task == "classification":
-            scores[name] = _scores(prediction, y)
-        else:
-            scores[name] = _errors(prediction, y, dataset.target_std)
+        prediction = _predicted(trained, x, count, calibration)
+        if card.task == "regression":
+            scores[name] = regression_scores(prediction, y, card.target_std)
+            continue
+        scores[name] = classification_scores(prediction, y)
+        by_class = class_scores(prediction.probabilities, y, card.classes)
+        if "recall" in by_class:
+            scores[f"recall ({name})"] = by_class["recall"]
+        scores["majority accuracy"] = by_class["majority accuracy"]
+    if trained.tasks_learned is None:
+        scores |= _best_row(load_run(folder)[1])
     return scores
 
 
-def _calibrated(
-    model: nn.Module, posterior: BernoulliPosterior, validation: data_sets.Part, samples: int
-) -> BernoulliPosterior:
-    """With the logit scale that suits the validation part: these networks' logits have unit variance."""
-    x, y = validation.whole()
-    return calibrate(model, posterior, x, y, samples=max(samples, 1), batch_size=EVALUATION_BATCH)
+def _calibration(trained: Trained, wanted: bool, data_dir: Path | None) -> tuple[LogitScale, tuple[str, ...]]:
+    """What to predict with, and what the user should know about it."""
+    return trained.find_calibration(data_dir) if wanted else (LogitScale(), ())
 
 
-def _scores(prediction: Prediction, targets: Tensor) -> dict[str, float]:
-    p = prediction.probabilities
-    return {
-        "accuracy": 100 * metrics.accuracy(p, targets),
-        "NLL": metrics.nll(p, targets),
-        "Brier": metrics.brier(p, targets),
-        "ECE": metrics.ece(p, targets),
-    }
+def _described(calibration: LogitScale, card: DataCard, binary: bool) -> dict[str, Any]:
+    if calibration == LogitScale():
+        return {}
+    factors = {"mode": calibration.mode, "mean": calibration.mean}
+    found: dict[str, Any] = {"logit scale": factors if binary else {"weights": calibration.mode}}
+    if calibration.mode_shift and card.num_classes <= MAX_CLASSES:
+        found["logit shift"] = dict(zip(card.classes, calibration.mode_shift, strict=True))
+    return found
 
 
-def _errors(prediction: Prediction, targets: Tensor, unit: float) -> dict[str, float]:
-    """Of regression: RMSE in the unit of the targets, and the share of their variance that is explained."""
-    squares = (prediction.mean.view_as(targets) - targets).square().mean()
-    variance = (targets - targets.mean()).square().mean()
-    return {"RMSE": float(squares.sqrt()) * unit, "R²": float(1 - squares / variance)}
+def _predicted(trained: Trained, x: Tensor, samples: int, calibration: LogitScale) -> Prediction:
+    task = trained.card.task
+    return predict(
+        trained.model,
+        trained.posterior,
+        x,
+        samples=samples,
+        task=task,
+        batch_size=EVALUATION_BATCH,
+        calibration=calibration,
+    )
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What `predict_file` did."""
+
+    count: int
+    epoch: str
+    scores: dict[str, float]
+    """Empty where the file has no labels."""
+    notes: tuple[str, ...]
 
 
 def predict_file(
-    folder: Path, inputs: Path, out: Path, samples: int, data_dir: Path | None, fit_scale: bool = True
-) -> int:
-    """Predict every row of a file; the output's suffix decides its form."""
+    folder: Path,
+    inputs: Path,
+    out: Path,
+    samples: int,
+    data_dir: Path | None,
+    fit_scale: bool = True,
+    epoch: Which = "last",
+) -> Predicted:
+    """Predict every row of a file; the output's suffix decides its form. Labels in the file are used to score."""
     if out.suffix not in (".csv", ".parquet", ".json"):
         raise InvalidInput(f"--out {out}: .csv, .parquet or .json is allowed")
-    experiment, dataset, model, posterior = load_trained(folder, data_dir)
-    x, names = data_sets.load_inputs(inputs, dataset.input_shape, features=dataset.features)
-    x = dataset.normaliser(_as_stored(x, dataset, inputs))
-    validation = dataset.split(experiment.data.validation, experiment.training.seed).validation
-    if posterior is None:
-        samples = 0
-    elif fit_scale and validation is not None and dataset.task == "classification":
-        posterior = _calibrated(model, posterior, validation, samples)
-    prediction = predict(model, posterior, x, samples=samples, task=dataset.task, batch_size=EVALUATION_BATCH)
+    trained = load_network(folder, epoch, data_dir)
+    card = trained.card
+    x, names = data_sets.load_inputs(inputs, card.input_shape, features=card.columns)
+    x = card.normaliser(_as_stored(x, card, inputs))
+    given, about_labels = given_targets(inputs, card, names)
+    calibration, notes = _calibration(trained, fit_scale, data_dir)
+    prediction = _predicted(trained, x, 0 if trained.posterior is None else samples, calibration)
     columns: dict[str, list[Any]] = {"input": names}
-    if dataset.task == "regression":
-        scale, shift = dataset.target_std, dataset.target_mean
+    if card.task == "regression":
+        scale, shift = card.target_std, card.target_mean
         columns["mean"] = (prediction.mean.flatten() * scale + shift).tolist()
         columns["std"] = (prediction.std.flatten() * scale).tolist()
     else:
-        columns["class"] = [dataset.classes[index] for index in prediction.classes.tolist()]
-        for index, name in enumerate(dataset.classes):
+        columns["class"] = [card.classes[index] for index in prediction.classes.tolist()]
+        for index, name in enumerate(card.classes):
             columns[f"p({name})"] = prediction.probabilities[:, index].tolist()
         for key in ("entropy", "aleatoric", "mutual_information"):
             columns[key] = getattr(prediction, key).tolist()
     _write_columns(out, columns)
-    return len(x)
+    scores = {} if given is None else _scores_of(prediction, given, card)
+    return Predicted(len(x), trained.epoch, scores, (*notes, *about_labels))
 
 
-def _as_stored(x: Tensor, dataset: data_sets.Dataset, path: Path) -> Tensor:
+def _scores_of(prediction: Prediction, targets: Tensor, card: DataCard) -> dict[str, float]:
+    if card.task == "regression":
+        return {"RMSE": regression_scores(prediction, targets, card.target_std)["RMSE"]}
+    p = prediction.probabilities
+    return {"accuracy": 100 * metrics.accuracy(p, targets), "NLL": metrics.nll(p, targets)}
+
+
+def _as_stored(x: Tensor, card: DataCard, path: Path) -> Tensor:
     """Inputs in the type of the training data, which tells pixels of 0 to 255 from other numbers."""
-    kind = dataset.train_inputs.dtype
+    kind = card.input_dtype
     if kind == torch.uint8 and x.dtype != kind and not bool(((x >= 0) & (x <= 255) & (x == x.round())).all()):
         raise InvalidInput(f"{path}: the network was trained on pixels: whole numbers from 0 to 255 are needed")
     return x.to(kind)
 
 
 def _write_columns(out: Path, columns: dict[str, list[Any]]) -> None:
-    partial = out.with_name(out.name + ".partial")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        if out.suffix == ".json":
-            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-            partial.write_text(json.dumps(rows, indent=1))
-        else:
-            import pyarrow as pa
-            from pyarrow import csv, parquet
-
-            table = pa.table(columns)
-            (csv.write_csv if out.suffix == ".csv" else parquet.write_table)(table, partial)
-        partial.replace(out)
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise InvalidFile(f"{out}: could not be written ({error})") from None
+        raise InvalidFile(f"{out}: could not be written ({error.strerror or error})") from None
+    content = io.BytesIO()
+    if out.suffix == ".json":
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        content.write(json.dumps(rows, indent=1).encode())
+    else:
+        import pyarrow as pa
+        from pyarrow import csv, parquet
+
+        if out.suffix == ".csv":
+            csv.write_csv(pa.table(_spreadsheet_safe(columns)), content)
+        else:
+            parquet.write_table(pa.table(columns), content)
+    write_whole(out, content.getbuffer())
+
+
+def _spreadsheet_safe(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The same columns with names and text that no spreadsheet takes for formulas."""
+    return {
+        csv_safe(name): [csv_safe(cell) if isinstance(cell, str) else cell for cell in cells]
+        for name, cells in columns.items()
+    }
 
 
 def summarise(source: str, data_dir: Path | None) -> Summary:
     """The network of a preset, an experiment's file or a run."""
     folder = Path(source)
-    experiment = load_run(folder)[0] if (folder / "config.toml").is_file() else load_experiment(source)
-    dataset = data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
-    model = build_model(experiment, dataset)
-    example = dataset.normaliser(dataset.test_inputs[:2])
-    return summarise_model(model, example)
+    is_run = (folder / "config.toml").is_file()
+    experiment = load_config(folder) if is_run else load_experiment(source)
+    card = read_card(folder) if is_run else None
+    if card is None:
+        card = card_of(experiment, load_data(experiment, data_dir))
+    return summarise_model(build_model(experiment, card), card.example())
 
 
 def posterior_of(folder: Path) -> BernoulliPosterior:

@@ -68,19 +68,34 @@ def row_text(row: dict[str, Any]) -> str:
     return "  ".join([*parts, f"{row['seconds']:.1f} s"])
 
 
+class StopRequest:
+    """Whether a run shall stop, and by which signal it was asked to. Calling it gives the answer."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """As shells give it: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 128 + (self.signal or signal.SIGINT)
+
+    def ask(self, number: int, frame: Any) -> None:
+        """The handler of both signals."""
+        if self.signal is not None:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+        self.signal = number
+
+
 @contextmanager
-def stoppable() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C asks the run to stop after its batch; a second one ends the process at once."""
-    asked = False
-
-    def ask(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-
-    previous = signal.signal(signal.SIGINT, ask)
+def stoppable() -> Iterator[StopRequest]:
+    """The first Ctrl-C or SIGTERM asks the run to stop after its batch; a second one ends the process at once."""
+    asked = StopRequest()
+    previous = {number: signal.signal(number, asked.ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield asked
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

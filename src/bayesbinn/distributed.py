@@ -33,9 +33,9 @@ from torch.nn.parallel import DistributedDataParallel
 from bayesbinn.data import Part
 from bayesbinn.errors import BayesbinnError, InvalidInput
 from bayesbinn.experiments.config import Experiment
+from bayesbinn.files import clear_leftovers
 from bayesbinn.methods import ranks
 from bayesbinn.methods.contract import BinaryOptimizer
-from bayesbinn.run_files import clear_partials
 from bayesbinn.run_lock import RunLock
 from bayesbinn.train import Batch, Totals
 
@@ -121,7 +121,7 @@ def sole_writer(folder: Path, tell: Callable[[str], None] = lambda text: None) -
                 told = True
             time.sleep(1)
         if ranks.rank() == 0:
-            clear_partials(folder)
+            clear_leftovers(folder)
         yield lock.check if ranks.rank() == 0 else lambda: None
     finally:
         lock.release()

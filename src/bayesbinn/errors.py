@@ -6,12 +6,20 @@ PyTorch user would expect, so that existing ``except ValueError`` clauses keep w
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
+
+from bayesbinn.plain_text import printable
 
 
 class BayesbinnError(Exception):
     """Base of every error this package raises on purpose."""
+
+    def __str__(self) -> str:
+        """One line, with the control characters of any name in it shown as escapes."""
+        return printable(super().__str__())
 
 
 class InvalidInput(BayesbinnError, ValueError):
@@ -31,11 +39,36 @@ class TooMuchMemory(BayesbinnError, MemoryError):
 
 
 class NonFiniteGradient(BayesbinnError, FloatingPointError):
-    """A NaN or infinite gradient, found before any state was changed."""
+    """A NaN or infinite gradient, or one so large that the state would overflow; no state was changed."""
+
+
+class BayesbinnWarning(UserWarning):
+    """Base of every warning: the result is valid but probably not what was wanted. One line, with the remedy."""
+
+
+class SaturatedPosterior(BayesbinnWarning):
+    """Samples were asked for, and every one of them is the mode."""
+
+
+class CalibrationWarning(BayesbinnWarning):
+    """A calibration that rests on too few rows."""
+
+
+class StuckTraining(BayesbinnWarning):
+    """Training that cannot get away from its start, or did not."""
 
 
 class MissingDependency(BayesbinnError, ImportError):
     """An optional package that this call needs is not installed."""
+
+
+def how_to_install(extra: str) -> str:
+    """What to type for an optional part of the package; the constraints keep torch from fetching CUDA's libraries.
+
+    >>> how_to_install("onnx")
+    "pip install -c constraints.txt '.[onnx]' in a clone of the repository"
+    """
+    return f"pip install -c constraints.txt '.[{extra}]' in a clone of the repository"
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
@@ -46,3 +79,15 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     """
     close = get_close_matches(name, list(allowed), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def show_warnings_as_lines() -> None:
+    """Print this package's warnings as one line each, without the place in the code: for the command line."""
+    usual = warnings.formatwarning
+
+    def formatted(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+        if issubclass(category, BayesbinnWarning):
+            return f"warning: {message}\n"
+        return usual(message, category, *place, **more)
+
+    warnings.formatwarning = formatted

@@ -14,7 +14,6 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -26,8 +25,9 @@ from safetensors.numpy import save
 
 from bayesbinn.bits import padding_is_zero
 from bayesbinn.errors import InvalidFile, TooMuchMemory
+from bayesbinn.files import write_whole
 from bayesbinn.graph import Graph, Node, Shape, Stored, check_graph, place
-from bayesbinn.printable import printable
+from bayesbinn.plain_text import printable
 
 KIND = "bayesbinn model"
 VERSION = 1
@@ -57,19 +57,7 @@ class ModelFile:
 
 def write(path: str | Path, model: ModelFile) -> None:
     """Write a model file, atomically: a reader sees the old file or the whole new one."""
-    path = Path(path)
-    content = to_bytes(model)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise InvalidFile(f"{path}: could not be written ({error.strerror or error})") from None
+    write_whole(path, to_bytes(model))
 
 
 def to_bytes(model: ModelFile) -> bytearray:

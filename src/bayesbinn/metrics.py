@@ -1,4 +1,4 @@
-"""How good and how honest predictions are. Every function takes torch tensors or NumPy arrays and returns a float."""
+"""How good and how honest predictions are. All functions take torch tensors or NumPy arrays."""
 
 from __future__ import annotations
 
@@ -24,6 +24,42 @@ def accuracy(probabilities: Any, targets: Any) -> float:
     """
     p, y = _checked(probabilities, targets)
     return float((p.argmax(axis=1) == y).mean())
+
+
+def recall_per_class(probabilities: Any, targets: Any) -> dict[int, float]:
+    """By class: the fraction of its inputs that are recognised. Classes without an input are left out.
+
+    >>> p = np.array([[0.8, 0.2], [0.6, 0.4], [0.3, 0.7], [0.9, 0.1]])
+    >>> recall_per_class(p, np.array([0, 0, 1, 1]))
+    {0: 1.0, 1: 0.5}
+    """
+    p, y = _checked(probabilities, targets)
+    correct = p.argmax(axis=1) == y
+    return {int(label): float(correct[y == label].mean()) for label in np.unique(y)}
+
+
+def balanced_accuracy(probabilities: Any, targets: Any) -> float:
+    """The mean of the classes' recalls, so that a rare class counts as much as a common one.
+
+    Always guessing the same of k classes gives 1/k, however common it is.
+
+    >>> balanced_accuracy(np.array([[0.8, 0.2], [0.6, 0.4], [0.7, 0.3]]), np.array([0, 0, 1]))
+    0.5
+    """
+    recalls = recall_per_class(probabilities, targets)
+    return sum(recalls.values()) / len(recalls)
+
+
+def majority_accuracy(targets: Any) -> float:
+    """The accuracy of always guessing the most common class, below which nothing was learned.
+
+    >>> majority_accuracy(np.array([0, 1, 1, 1]))
+    0.75
+    """
+    y = _numpy(targets)
+    if y.ndim != 1 or y.size == 0 or not np.issubdtype(y.dtype, np.integer):
+        raise InvalidInput(f"targets are {y.dtype} of shape {y.shape}; one integer class per input is needed")
+    return float(np.unique(y, return_counts=True)[1].max() / y.size)
 
 
 def nll(probabilities: Any, targets: Any) -> float:

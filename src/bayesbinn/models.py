@@ -6,6 +6,10 @@ tables: ReLU, max-pooling, BatchNorm. BatchNorm has no gain and no bias, and the
 (except in the synthetic networks), so that every parameter is a binary weight.
 
 `width` multiplies the number of hidden units and channels, for small machines.
+
+`table_mlp` and `output_affine` are not the paper's: they are for other people's data, whose classes need not be
+equally frequent. A BatchNorm without a shift gives every class the same mean logit, so no network that ends in one can
+say that a class is rare.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ Order = Literal["authors", "paper"]
 _MLP = (0.15, 1e-4)
 _CONVOLUTION = (0.2, 1e-5)
 _AFTER_CONVOLUTIONS = (0.1, 1e-5)  # their fully connected layers ignore the flag: torch's defaults
+_TABLE = (0.1, 1e-5)
 
 Parts = tuple[str, ...]
 _ORDERS: dict[str, Parts] = {"authors": ("pool", "norm", "relu"), "paper": ("relu", "pool", "norm")}
@@ -41,6 +46,25 @@ class Scaled(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.factor:.4g}"
+
+
+def table_mlp(classes: int, *, inputs: int, hidden: int = 128, layers: int = 2, width: float = 1.0) -> nn.Sequential:
+    """For tables: [Linear, BatchNorm, ReLU] × `layers` with binary weights, and no dropout.
+
+    Every BatchNorm has a learned gain and shift. A binary layer can only add and subtract columns; the shifts make
+    units of the same signs differ, which a table of few columns needs, and the last one expresses how frequent a
+    class is. Without dropout the running statistics are those of the network that predicts.
+
+    >>> binary = [p for p in table_mlp(3, inputs=13).parameters() if p.dim() == 2]
+    >>> sum(p.numel() for p in binary)
+    18432
+    """
+    sizes = [inputs, *[_scaled(hidden, width)] * layers]
+    modules: list[nn.Module] = [nn.Flatten()]
+    for fan_in, fan_out in pairwise(sizes):
+        norm = _batchnorm(nn.BatchNorm1d, fan_out, _TABLE, affine=True)
+        modules += [nn.Linear(fan_in, fan_out, bias=False), norm, nn.ReLU()]
+    return nn.Sequential(*modules, *_output(sizes[-1], classes, _TABLE, affine=True))
 
 
 def mnist_mlp(classes: int = 10, *, inputs: int = 784, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
@@ -78,9 +102,18 @@ def continual_mlp(
 
 
 def vgg(
-    classes: int = 10, *, channels: int = 3, image_size: int = 32, order: Order = "authors", width: float = 1.0
+    classes: int = 10,
+    *,
+    channels: int = 3,
+    image_size: int | tuple[int, int] = 32,
+    order: Order = "authors",
+    width: float = 1.0,
+    output_affine: bool = False,
 ) -> nn.Sequential:
     """The BinaryConnect CNN for CIFAR: six 3×3 convolutions, two layers of 1024 units; 14,022,016 weights.
+
+    Images of other sizes, (height, width), fit as well; a side of 1 is no longer halved. `output_affine` gives the
+    last BatchNorm a learned gain and shift.
 
     >>> sum(p.numel() for p in vgg().parameters()), sum(p.numel() for p in vgg(100).parameters())
     (14022016, 14114176)
@@ -89,7 +122,7 @@ def vgg(
     layers, features = _convolutions(plan, channels, image_size, 3, _CONVOLUTION, _chosen(_ORDERS, order), width)
     for fan_in, fan_out in pairwise([features, *[_scaled(1024, width)] * 2]):
         layers += _hidden(fan_in, fan_out, _AFTER_CONVOLUTIONS, _chosen(_ORDERS, order))
-    return nn.Sequential(*layers, *_output(_scaled(1024, width), classes, _AFTER_CONVOLUTIONS))
+    return nn.Sequential(*layers, *_output(_scaled(1024, width), classes, _AFTER_CONVOLUTIONS, output_affine))
 
 
 def lrnet_mnist(classes: int = 10, *, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
@@ -144,10 +177,10 @@ def _scaled(size: int, width: float) -> int:
 
 
 def _batchnorm(
-    kind: type[nn.BatchNorm1d | nn.BatchNorm2d], features: int, settings: tuple[float, float]
+    kind: type[nn.BatchNorm1d | nn.BatchNorm2d], features: int, settings: tuple[float, float], affine: bool = False
 ) -> nn.BatchNorm1d | nn.BatchNorm2d:
     momentum, eps = settings
-    return kind(features, momentum=momentum, eps=eps, affine=False)
+    return kind(features, momentum=momentum, eps=eps, affine=affine)
 
 
 def _chosen(orders: dict[str, Parts], order: str) -> Parts:
@@ -161,14 +194,14 @@ def _hidden(fan_in: int, fan_out: int, norm: tuple[float, float], order: Parts) 
     return [nn.Linear(fan_in, fan_out, bias=False), *(parts[name] for name in order if name in parts)]
 
 
-def _output(fan_in: int, classes: int, norm: tuple[float, float]) -> list[nn.Module]:
-    return [nn.Linear(fan_in, classes, bias=False), _batchnorm(nn.BatchNorm1d, classes, norm)]
+def _output(fan_in: int, classes: int, norm: tuple[float, float], affine: bool = False) -> list[nn.Module]:
+    return [nn.Linear(fan_in, classes, bias=False), _batchnorm(nn.BatchNorm1d, classes, norm, affine)]
 
 
 def _convolutions(
     plan: list[int],
     channels: int,
-    image_size: int,
+    image_size: int | tuple[int, int],
     kernel: int,
     norm: tuple[float, float],
     order: Parts,
@@ -178,16 +211,18 @@ def _convolutions(
 
     `plan` has the output channels of each; a minus sign adds 2×2 max-pooling.
     """
+    height, breadth = (image_size, image_size) if isinstance(image_size, int) else image_size
     layers: list[nn.Module] = []
     for entry in plan:
         out = _scaled(abs(entry), width)
         parts: dict[str, nn.Module] = {"norm": _batchnorm(nn.BatchNorm2d, out, norm), "relu": nn.ReLU()}
         if entry < 0:
-            parts["pool"] = nn.MaxPool2d(2)
-            image_size //= 2
+            steps = min(2, height), min(2, breadth)
+            parts["pool"] = nn.MaxPool2d(2 if steps == (2, 2) else steps)
+            height, breadth = height // steps[0], breadth // steps[1]
         layers += [
             nn.Conv2d(channels, out, kernel, padding=kernel // 2, bias=False),
             *(parts[name] for name in order if name in parts),
         ]
         channels = out
-    return [*layers, nn.Flatten()], channels * image_size**2
+    return [*layers, nn.Flatten()], channels * height * breadth

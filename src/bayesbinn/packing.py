@@ -18,8 +18,8 @@ from bayesbinn.capture import Captured, capture
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.format import ModelFile
 from bayesbinn.graph import Graph, Node, Task
-from bayesbinn.posterior import BernoulliPosterior, Weights
-from bayesbinn.prediction import PureNetwork, evaluating
+from bayesbinn.posterior import BernoulliPosterior, LogitScale, Weights
+from bayesbinn.prediction import PureNetwork, calibration_of, evaluating
 from bayesbinn.runtime import reference
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def pack(
     features: Sequence[str] = (),
     real: str = "float32",
     verify: bool = True,
+    calibration: LogitScale | None = None,
 ) -> ModelFile:
     """Write a model as a file for `bayesbinn.runtime`, and return what was written.
 
@@ -73,6 +74,7 @@ def pack(
         features: names of the input's columns.
         real: how weights that are not binary are stored.
         verify: run an example through torch and through the file, and refuse if they differ.
+        calibration: as in `predict`. The file's logits contain the shifts; `logit_scale` is the factor.
 
     >>> import tempfile
     >>> model = nn.Sequential(nn.Linear(8, 3, bias=False), nn.BatchNorm1d(3))
@@ -86,6 +88,7 @@ def pack(
     network = PureNetwork(model)
     if posterior is not None:
         posterior.targets(network.model)
+        posterior.warn_if_saturated(samples)
     if statistics is not None:
         statistics.check(network.model, posterior, samples, seed)
 
@@ -98,13 +101,14 @@ def pack(
         captured, example = capture(model, example_input)
         count = max(samples, 1)
         packed = _assembled(captured, [_arrays(captured, given(index)) for index in range(count)])
-        scale = 1.0
-        if posterior is not None and task == "classification":
-            scale = posterior.logit_scale.mean if samples else posterior.logit_scale.mode
+        used = calibration_of(posterior, calibration) if task == "classification" else LogitScale()
+        scale, shift = used.of(samples)
         graph = replace(packed.graph, task=task, logit_scale=scale, classes=tuple(classes), features=tuple(features))
         packed = ModelFile(graph, packed.tensors)
         if verify:
             _verify(packed, network, example[:2], {index: given(index) for index in {0, count - 1}})
+    if shift:
+        packed = _with_shift(packed, shift)
     if normalisation is not None:
         packed = _with_normalisation(packed, *normalisation)
     if target is not None:
@@ -218,6 +222,27 @@ def _with_target(packed: ModelFile, mean: float, std: float) -> ModelFile:
     return ModelFile(replace(packed.graph, nodes=(*packed.graph.nodes, node)), {**packed.tensors, **added})
 
 
+def _with_shift(packed: ModelFile, shift: tuple[float, ...]) -> ModelFile:
+    """The file with logits + shift as its logits. A single logit, that of class 1 of two, gets their difference."""
+    *_, output = model_file.shapes(packed)
+    values = np.array(shift if output != (1,) else [shift[1] - shift[0]])
+    if output != values.shape or (output == (1,) and len(shift) != 2):
+        raise InvalidInput(f"the calibration has shifts for {len(shift)} classes, the model gives {list(output)}")
+    *nodes, last = packed.graph.nodes
+    shared = any(set(node.tensors.values()) & {last.tensors.get("shift")} for node in nodes)
+    if last.op not in ("linear", "affine") or shared:
+        last, nodes = Node("affine", (len(packed.graph.nodes),), "calibration"), [*nodes, last]
+        added = {_CALIBRATION["scale"]: np.ones_like(values), _CALIBRATION["shift"]: values}
+        last = replace(last, tensors=_CALIBRATION)
+    else:
+        name = last.tensors.get("shift", f"{last.name}.shift")
+        added = {name: packed.tensors.get(name, np.zeros(1)).astype(np.float64) + values}
+        last = replace(last, tensors={**last.tensors, "shift": name})
+    tensors = {**packed.tensors, **{name: array.astype(np.float32) for name, array in added.items()}}
+    return ModelFile(replace(packed.graph, nodes=(*nodes, last)), tensors)
+
+
+_CALIBRATION = {"scale": "calibration.scale", "shift": "calibration.shift"}
 _NORMALISATION = {"scale": "normalisation.scale", "shift": "normalisation.shift"}
 _TARGET = {"scale": "target.scale", "shift": "target.shift"}
 

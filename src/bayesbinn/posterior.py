@@ -4,37 +4,85 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from bayesbinn import kernels
 from bayesbinn.binary import canonical_name, sign
-from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.checksums import check_safetensors, seal_safetensors
+from bayesbinn.errors import InvalidFile, InvalidInput, SaturatedPosterior, nearest
+from bayesbinn.files import write_whole
 
 _KIND = "bayesbinn posterior"
 _VERSION = 1
+_SATURATED = 0.01
+"""Expected flips below which a sample is the mode, but for once in a hundred samples."""
+_UNSEALED = {"kind", "version", "logit_scale"}
+"""The metadata of files written before there were checksums."""
 
 Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class LogitScale:
-    """One factor for the logits of the mode and one for those of the samples behind the mean."""
+    """A factor and a shift per class for the logits of the mode, and the same for the samples behind the mean.
+
+    Probabilities are softmax(factor·(logits + shift)). An empty shift is none. A model with one logit has
+    two classes, with the logits 0 and z, and hence two shifts.
+
+    >>> scale = LogitScale(mode=2.0, mode_shift=(1.0, -1.0))
+    >>> scale.to_dict()
+    {'mode': 2.0, 'mean': 1.0, 'mode_shift': [1.0, -1.0]}
+    >>> LogitScale.from_dict(scale.to_dict()) == scale
+    True
+    """
 
     mode: float = 1.0
     mean: float = 1.0
+    mode_shift: tuple[float, ...] = ()
+    mean_shift: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("mode", self.mode), ("mean", self.mean)):
             if not (math.isfinite(value) and value > 0):
                 raise InvalidInput(f"logit scale of the {name} is {value!r}; it must be a finite number above 0")
+        for name, shift in (("mode", self.mode_shift), ("mean", self.mean_shift)):
+            if not isinstance(shift, tuple) or not all(math.isfinite(value) for value in shift):
+                raise InvalidInput(f"logit shift of the {name} is {shift!r}; it must be a tuple of finite numbers")
+            if len(shift) == 1:
+                raise InvalidInput(f"logit shift of the {name} has one value; it must have one for each class, or none")
+
+    def of(self, samples: int) -> tuple[float, tuple[float, ...]]:
+        """Factor and shift for a prediction by the mode (0 samples) or by the mean over `samples`."""
+        return (self.mean, self.mean_shift) if samples else (self.mode, self.mode_shift)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON. A shift that is empty is left out."""
+        shifts = {"mode_shift": list(self.mode_shift), "mean_shift": list(self.mean_shift)}
+        return {"mode": self.mode, "mean": self.mean, **{name: shift for name, shift in shifts.items() if shift}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LogitScale:
+        """What `to_dict` gave."""
+        if not isinstance(values, Mapping) or not {"mode", "mean"} <= set(values) <= set(cls.__dataclass_fields__):
+            allowed = ", ".join(cls.__dataclass_fields__)
+            raise InvalidInput(f"logit scale {values!r}: {allowed} are allowed, and the first two are needed")
+        fields: dict[str, Any] = dict(values)
+        try:
+            for name in {"mode_shift", "mean_shift"} & set(fields):
+                fields[name] = tuple(fields[name])
+            return cls(**fields)
+        except TypeError as error:
+            raise InvalidInput(f"logit scale {values!r}: {error}") from None
 
 
 class BernoulliPosterior:
@@ -69,7 +117,7 @@ class BernoulliPosterior:
 
     @property
     def logit_scale(self) -> LogitScale:
-        """What `bb.calibrate` fitted; 1 and 1 before."""
+        """What `bb.calibrate` fitted; factors of 1 and no shifts before."""
         return self._logit_scale
 
     def with_logit_scale(self, logit_scale: LogitScale) -> BernoulliPosterior:
@@ -116,6 +164,30 @@ class BernoulliPosterior:
         """The entropy per weight, averaged over all weights."""
         entropies = self.entropy().values()
         return sum(float(e.sum()) for e in entropies) / sum(e.numel() for e in entropies)
+
+    def expected_flips(self) -> float:
+        """In how many weights a sample is expected to differ from the mode: Σ σ(−2|λ|).
+
+        >>> BernoulliPosterior({"w": torch.tensor([0.0, 30.0])}).expected_flips()
+        0.5
+        """
+        # In double precision: σ(−2|λ|) of float32 has no digits left beside 1 from |λ| = 9 on.
+        return sum(float(torch.sigmoid(-2 * value.double().abs()).sum()) for value in self._natural.values())
+
+    @property
+    def saturated(self) -> bool:
+        """Whether samples are copies of the mode, but for one in a hundred."""
+        return self.expected_flips() < _SATURATED
+
+    def warn_if_saturated(self, samples: int, stacklevel: int = 3) -> None:
+        """Say so where several samples were asked for and all of them are the mode."""
+        if samples > 1 and self.saturated:
+            warnings.warn(
+                f"all {samples} samples are the mode, because the posterior is saturated: their mutual information is "
+                "0; ask for samples=0, or train with BayesBiNN(certainty=100) for a posterior whose samples differ",
+                SaturatedPosterior,
+                stacklevel=stacklevel,
+            )
 
     def kl(self, prior: BernoulliPosterior | None = None) -> float:
         """KL(q ‖ prior) in nats, summed over all weights; without a prior, against fair coins."""
@@ -181,40 +253,31 @@ class BernoulliPosterior:
     # ---- files -------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file, atomically: a reader sees the old file or the whole new one."""
-        path = Path(path)
-        header = {"kind": _KIND, "version": _VERSION, "logit_scale": vars(self._logit_scale)}
-        partial = path.with_name(path.name + ".partial")
-        try:
-            save_file(
-                {name: value.cpu() for name, value in self._natural.items()},
-                partial,
-                metadata={key: json.dumps(value) for key, value in header.items()},
-            )
-            partial.replace(path)
-        except (OSError, SafetensorError) as error:
-            partial.unlink(missing_ok=True)
-            raise InvalidFile(f"{path}: could not be written ({error})") from error
+        """Write a safetensors file with a checksum, whole or not at all. Equal posteriors give equal files."""
+        header = {"kind": _KIND, "version": _VERSION, "logit_scale": self._logit_scale.to_dict()}
+        plain = save({name: value.cpu() for name, value in self._natural.items()})
+        write_whole(path, seal_safetensors(plain, {key: json.dumps(value) for key, value in header.items()}))
 
     @classmethod
     def load(cls, path: str | Path) -> BernoulliPosterior:
-        """Read a file written by `save`."""
+        """Read a file written by `save`. A file that has changed since is refused."""
         path = Path(path)
         if not path.is_file():
             raise InvalidFile(f"{path}: there is no such file")
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                header = {key: json.loads(metadata[key]) for key in ("kind", "version", "logit_scale")}
-                natural = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (a file, not a mapping)
-        except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
-            raise InvalidFile(f"{path}: not a whole posterior file ({error}); save it again") from error
+            content = path.read_bytes()  # once, so that what is checked is what is used
+            metadata = check_safetensors(content, lambda found: found.keys() == _UNSEALED)
+            header = {key: json.loads(metadata[key]) for key in ("kind", "version", "logit_scale")}
+            natural = load(content)
+        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
+            reason = " ".join(str(error).split())
+            raise InvalidFile(f"{path}: not a whole posterior file ({reason}); save it again") from error
         if header["kind"] != _KIND or header["version"] != _VERSION:
             raise InvalidFile(
                 f"{path}: {header['kind']!r} version {header['version']}; this reads {_KIND!r} {_VERSION}"
             )
         try:
-            return cls(natural, LogitScale(**header["logit_scale"]))
+            return cls(natural, LogitScale.from_dict(header["logit_scale"]))
         except (InvalidInput, TypeError) as error:
             raise InvalidFile(f"{path}: {error}") from error
 

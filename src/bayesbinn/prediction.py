@@ -8,7 +8,7 @@ batches nor the way the samples are grouped changes what is predicted.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from bayesbinn.binary import canonical_name
 from bayesbinn.errors import InvalidInput
-from bayesbinn.posterior import BernoulliPosterior, Weights
+from bayesbinn.posterior import BernoulliPosterior, LogitScale, Weights
 
 if TYPE_CHECKING:
     from bayesbinn.calibration import BatchNormStatistics
@@ -111,10 +111,13 @@ def predict(
     batch_size: int | None = None,
     statistics: BatchNormStatistics | None = None,
     memory_budget: int | None = None,
+    calibration: LogitScale | None = None,
 ) -> Prediction:
     """Predict by the posterior's mode (``samples=0``) or by the mean over `samples` draws from it.
 
-    Probabilities are averaged, never logits. The model runs in eval mode, and neither its
+    The probabilities of one network are softmax(factor·(logits + shift)), with the factor and the shifts
+    that `calibrate` fitted. The shifts express how frequent the classes are, so they may change which
+    class is likeliest. Probabilities are averaged, never logits. The model runs in eval mode, and neither its
     weights, buffers, gradients and training flags nor torch's random state change.
 
     Args:
@@ -130,6 +133,8 @@ def predict(
         memory_budget: bytes that the samples of one vectorised pass may take (an estimate). By
             default 16 MiB on a CPU, where more is not faster, and 1 GiB elsewhere. If not even two
             samples fit, or `torch.func.vmap` cannot run the model, samples run one by one.
+        calibration: factor and shifts of the logits; None: those of the posterior, or none without one.
+            For a model without a posterior: what ``calibrate(model, None, ...)`` returned.
 
     >>> model = nn.Linear(2, 3, bias=False)
     >>> posterior = BernoulliPosterior({"weight": torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 0.0]])})
@@ -144,9 +149,9 @@ def predict(
     """
     if task not in _FIELDS:
         raise InvalidInput(f"task={task!r}: it must be 'classification' or 'regression'")
-    scale = 1.0
     if posterior is not None:
-        scale = posterior.logit_scale.mean if samples else posterior.logit_scale.mode
+        posterior.warn_if_saturated(samples)
+    scale = calibration_of(posterior, calibration).of(samples)
     moments, dtype = _Moments(x), torch.float32
     with evaluating(model):
         for rows, outputs in sample_outputs(
@@ -160,9 +165,20 @@ def predict(
             memory_budget=memory_budget,
         ):
             dtype = torch.float64 if outputs.dtype is torch.float64 else torch.float32
-            moments.add(rows, _wide(outputs) if task == "regression" else _probabilities_and_entropy(outputs, scale))
+            moments.add(rows, _wide(outputs) if task == "regression" else _probabilities_and_entropy(outputs, *scale))
     tensors = (_regression if task == "regression" else _classification)(moments, samples)
+    _check_defined(x, tensors[_FIELDS[task][0]])
     return Prediction(task, samples, MappingProxyType({name: value.to(dtype) for name, value in tensors.items()}))
+
+
+def _check_defined(x: Tensor, predicted: Tensor) -> None:
+    """Refuse NaN, whose likeliest class would be called 0."""
+    lost = ~torch.isfinite(predicted if predicted.dim() == 1 else predicted.flatten(1).sum(1))
+    if bool(lost.any()):
+        row = int(lost.nonzero()[0])
+        whole = not x.is_floating_point() or bool(torch.isfinite(x[row]).all())
+        reason = "the network's output is not finite" if whole else "the input has a NaN or infinite value"
+        raise InvalidInput(f"input {row} has no prediction ({int(lost.sum())} such inputs): {reason}; correct it")
 
 
 # ---- a model as a function ---------------------------------------------------------------------
@@ -375,9 +391,20 @@ class _Moments:
         self._count[rows] += new
 
 
-def _probabilities_and_entropy(outputs: Tensor, scale: float) -> Tensor:
+def calibration_of(posterior: BernoulliPosterior | None, given: LogitScale | None) -> LogitScale:
+    """The calibration to use: the given one, the posterior's, or none."""
+    return given or (LogitScale() if posterior is None else posterior.logit_scale)
+
+
+def _probabilities_and_entropy(outputs: Tensor, scale: float, shift: tuple[float, ...]) -> Tensor:
     """[samples, batch, classes + 1]: what is averaged over samples."""
-    p = torch.softmax(class_logits(outputs) * scale, dim=-1)
+    logits = class_logits(outputs)
+    if shift and len(shift) != logits.shape[-1]:
+        raise InvalidInput(
+            f"the calibration has shifts for {len(shift)} classes, the model has {logits.shape[-1]}; "
+            "calibrate this model"
+        )
+    p = torch.softmax(shifted(logits, shift) * scale, dim=-1)
     return torch.cat([p, entropy(p).unsqueeze(-1)], dim=-1)
 
 
@@ -413,6 +440,11 @@ def class_logits(outputs: Tensor) -> Tensor:
         raise InvalidInput(f"the model returned shape {shape}; classification needs [batch, classes] or [batch]")
     z = _wide(outputs)
     return torch.cat([torch.zeros_like(z), z], dim=-1) if z.shape[-1] == 1 else z
+
+
+def shifted(logits: Tensor, shift: Sequence[float]) -> Tensor:
+    """logits + shift along the last axis; an empty shift is none."""
+    return logits + torch.tensor(shift, dtype=logits.dtype, device=logits.device) if len(shift) else logits
 
 
 def entropy(probabilities: Tensor) -> Tensor:

@@ -1,19 +1,15 @@
-"""The files of a run: written whole or not at all, compared before a run is resumed."""
+"""The files of a run: its experiment, compared before a run is resumed, and its metrics."""
 
 from __future__ import annotations
 
-import os
+import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-
 from bayesbinn.errors import InvalidFile, InvalidInput
-from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.experiments.config import Experiment, as_begun, load_experiment
+from bayesbinn.files import reason_of, write_whole
 
 
 class Clock:
@@ -39,18 +35,23 @@ class Clock:
 
 def difference(existing: Experiment, wanted: Experiment) -> str:
     """The first setting that differs, in words; empty if none does. A tuple equals the list that TOML makes of it."""
-    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in (existing, wanted))
+    both = (existing, as_begun(existing, wanted))
+    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in both)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             return f"{key} is {old.get(key)!r} there, {new.get(key)!r} here"
     return ""
 
 
-def refuse_another(experiment: Experiment, folder: Path) -> None:
-    """Whether a folder is free or holds this very experiment."""
+def refuse_another(experiment: Experiment, folder: Path) -> Experiment:
+    """Refuse a folder of another experiment; of a free one or of this very one, the experiment as it was begun."""
     config = folder / "config.toml"
-    if config.exists() and (change := difference(load_experiment(str(config)), experiment)):
+    if not config.exists():
+        return experiment
+    begun = load_experiment(str(config))
+    if change := difference(begun, experiment):
         raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
+    return as_begun(begun, experiment)
 
 
 def begin_folder(experiment: Experiment, folder: Path) -> None:
@@ -61,33 +62,39 @@ def begin_folder(experiment: Experiment, folder: Path) -> None:
         raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
     config = folder / "config.toml"
     if not config.exists():
-        write_atomically(config, experiment.to_toml().encode())
+        write_whole(config, experiment.to_toml().encode())
 
 
-def clear_partials(folder: Path) -> None:
-    """What a process left that was killed while it wrote; only for the one writer of a folder."""
-    for left in folder.glob("*.[0-9]*.partial"):
-        with suppress(OSError):
-            left.unlink()
-
-
-def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """What a run has saved; None if it has not."""
-    if not path.exists():
-        return None
-    with resuming(path):
-        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        return state
-
-
-@contextmanager
-def resuming(path: Path) -> Iterator[None]:
-    """A checkpoint that is damaged or does not fit is one line."""
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, a line for each epoch; none where there is no file yet."""
     try:
-        yield
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InvalidFile(f"{path}: cannot be resumed ({reason}); delete it to start again") from error
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        check_rows(rows)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidFile(
+            f"{path}: not a line of JSON per epoch ({reason_of(error)}); resuming the run writes it anew"
+        ) from None
+    return rows
+
+
+def check_rows(rows: list[Any]) -> None:
+    """Refuse metrics that lack what every table and display reads."""
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise InvalidFile(f"line {number} is {row!r:.40}")
+        for key in ("epoch", "train_loss", "seconds"):
+            if not _is_number(row.get(key)):
+                raise InvalidFile(f"line {number}: {key} is {row.get(key)!r:.40}")
+        for key, value in row.items():
+            whole = value if key == "accuracy" and isinstance(value, list) else [value]
+            if "accuracy" in key and not all(each is None or _is_number(each) for each in whole):
+                raise InvalidFile(f"line {number}: {key} is {value!r:.40}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -95,32 +102,3 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    with replacing(path) as partial:
-        partial.write_bytes(content)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to. It takes the place of `path` when it is complete and on the disk, or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with explained(path, partial):
-        yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-
-
-@contextmanager
-def explained(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """A failure to write `path` through its ``.partial`` neighbour leaves nothing half written, and is one line."""
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        with suppress(OSError):
-            (partial or path.with_name(path.name + ".partial")).unlink()
-        reason = str(error).partition("\n")[0]
-        kept = "; the previous one is untouched" if path.exists() else ""
-        raise InvalidFile(f"{path}: could not be written ({reason}){kept}") from None

@@ -3,6 +3,9 @@
 The lock is a file that names its owner, who touches it every few seconds. Another process takes it over when the
 owner is a process of the same machine that has ended, or when nobody has touched the file for a while. How long that
 is, the waiting process measures by its own clock: the clocks of two machines may differ.
+
+A process may be killed at any of these steps. So every file here names its process from the moment it exists, and the
+next owner removes what dead processes left.
 """
 
 from __future__ import annotations
@@ -79,18 +82,33 @@ class RunLock:
         process = os.getpid()
         self._owner = Owner(uuid.uuid4().hex, _machine(), process, _start_of(process))
         self._own_file = self.path.with_suffix(f".{self._owner.token}")
+        self._guard = self.path.with_suffix(".taking")
         self._since: dict[Path, tuple[object, float]] = {}
         self.waits_for = ""
         """After a `claim` that failed: what it waits for, if that may take long."""
         self._leaving = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def acquire(self, *, wait: bool = True, should_stop: Callable[[], bool] = lambda: False) -> bool:
-        """Become the owner; False when another one is alive and waiting is over or not wanted."""
+    def acquire(
+        self,
+        *,
+        wait: bool = True,
+        should_stop: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> bool:
+        """Become the owner; False when another one is alive and waiting is over or not wanted.
+
+        `tell` hears once what is waited for, if that may take long.
+        """
+        self.waits_for = ""
         while not self._attempt():
             if not wait or should_stop():
                 return False
+            with suppress(OSError):
+                if not self.waits_for and self._note_wait(owner_of(self.path.parent)):
+                    tell(self.waits_for)
             time.sleep(POLL)
+        self._clear_leftovers()
         self._leaving.clear()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
@@ -113,17 +131,35 @@ class RunLock:
         except OSError as error:
             raise InvalidFile(f"{self.path}: could not be written ({error.strerror})") from None
         owner = None if found is None else found[0]
-        self.waits_for = ""
-        if owner is not None and owner.machine != _machine():
-            self.waits_for = (
-                f"{folder}: a process of another machine was writing there; after {self._stale:.0f} s without a "
-                "sign of it this one goes on"
-            )
-        elif owner is not None and not owner.dead():
+        if owner is not None and owner.machine == _machine() and not owner.dead():
             raise InvalidUse(
                 f"{folder}: process {owner.process} is writing there; wait for it, or choose another --out"
             )
+        self._note_wait(found)
         return False
+
+    def _note_wait(self, found: tuple[Owner | None, int] | None) -> str:
+        blocked, folder = self._blocked_by(found), self.path.parent
+        end = f"after {self._stale:.0f} s without a sign of it this one goes on"
+        self.waits_for = f"{folder}: {blocked}; {end}" if blocked else ""
+        return self.waits_for
+
+    def _blocked_by(self, found: tuple[Owner | None, int] | None) -> str:
+        """What only time can remove, in words; empty when the way is free."""
+        if found is None:
+            return ""
+        owner, _ = found
+        if owner is None:
+            return f"the file {NAME!r} there names no process"
+        if owner.machine != _machine():
+            return "a process of another machine was writing there"
+        if not owner.dead():
+            return ""
+        with suppress(OSError):
+            taking = _read(self._guard)
+            if taking is None or taking.machine != _machine():
+                return "another process was taking it over from one that ended"
+        return ""
 
     def check(self) -> None:
         """Raise when the folder is another's. To be called before every writing: an owner may have slept."""
@@ -142,17 +178,7 @@ class RunLock:
 
     def _attempt(self) -> bool:
         """Create the lock, or take over that of an owner who has ended or was silent for too long."""
-        try:
-            descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        except FileExistsError:
-            pass
-        else:
-            try:
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(json.dumps(asdict(self._owner)))
-            except OSError:
-                self.path.unlink()
-                raise
+        if self._create(self.path):
             return True
         try:
             found = owner_of(self.path.parent)
@@ -170,28 +196,84 @@ class RunLock:
             self._since[path] = (state, now)
         return now - self._since[path][1]
 
+    def _create(self, path: Path) -> bool:
+        """Create a file that names this process, unless it exists. Nobody ever sees it empty."""
+        if path.exists():
+            return False
+        self._write_own_file()
+        try:
+            os.link(self._own_file, path)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        except OSError:  # a file system without hard links
+            return self._create_plainly(path)
+        finally:
+            with suppress(OSError):
+                self._own_file.unlink()
+        return True
+
+    def _create_plainly(self, path: Path) -> bool:
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(json.dumps(asdict(self._owner)))
+        except OSError:
+            path.unlink()
+            raise
+        return True
+
+    def _write_own_file(self) -> None:
+        try:
+            self._own_file.write_text(json.dumps(asdict(self._owner)))
+        except OSError:
+            with suppress(OSError):
+                self._own_file.unlink()
+            raise
+
     def _take_over(self, stale: tuple[Owner | None, int]) -> bool:
         """Replace a dead owner's lock. A second file keeps two processes from doing so at once."""
-        guard = self.path.with_suffix(".taking")
-        try:
-            os.close(os.open(guard, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            # Its process ended within the lines below, or is there still.
-            with suppress(OSError):
-                seen = guard.stat().st_mtime_ns
-                if self._seen_for(guard, seen) > self._stale:
-                    self._remove(guard, lambda taken: taken.stat().st_mtime_ns == seen)
+        if not self._create(self._guard) and not (self._clear_guard() and self._create(self._guard)):
             return False
         try:
             if owner_of(self.path.parent) != stale:
                 return False
-            self._own_file.write_text(json.dumps(asdict(self._owner)))
+            self._write_own_file()
             os.replace(self._own_file, self.path)
+        except FileNotFoundError:
+            return False
         finally:
-            for left in (self._own_file, guard):
+            for left in (self._own_file, self._guard):
                 with suppress(OSError):
                     left.unlink()
         return not self._is_lost()
+
+    def _clear_guard(self) -> bool:
+        """Remove the guard of a process that ended while it took over; of another machine, when it is old."""
+        try:
+            seen = _read(self._guard), self._guard.stat().st_mtime_ns
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        owner = seen[0]
+        gone = owner is not None and owner.dead()
+        if gone or self._seen_for(self._guard, seen) > self._stale:
+            self._remove(self._guard, lambda taken: (_read(taken), taken.stat().st_mtime_ns) == seen)
+            return True
+        return False
+
+    def _clear_leftovers(self) -> None:
+        """Remove what killed processes left beside the lock. No living one keeps such a file for long."""
+        with suppress(OSError):
+            now = self.path.stat().st_mtime  # by the clock of the file system
+            for left in self.path.parent.glob(f"{NAME}.*"):
+                with suppress(OSError):
+                    owner = _read(left)
+                    if (owner is not None and owner.dead()) or now - left.stat().st_mtime > self._stale:
+                        left.unlink()
 
     def _remove(self, path: Path, is_meant: Callable[[Path], bool]) -> None:
         """Delete a file unless another has taken its place: nobody else knows it by the name it has meanwhile."""

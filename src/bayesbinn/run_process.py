@@ -18,7 +18,8 @@ from typing import Any
 
 from bayesbinn.run_lock import RunLock
 
-FAILED, STOPPED = 1, 130
+FAILED, STOPPED, TERMINATED = 1, 130, 143
+"""Exit codes: an error, asked to stop by the parent, asked to stop by SIGTERM."""
 GRACE = 120.0
 """Seconds for the batch or the evaluation under way, after which the process ends without a checkpoint."""
 
@@ -26,15 +27,21 @@ GRACE = 120.0
 def main() -> int:
     """Train one run; the exit code tells whether it finished, failed or stopped."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    stopping, terminated = threading.Event(), threading.Event()
+
+    def terminate(*_: Any) -> None:
+        terminated.set()
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, terminate)  # a cluster's walltime
     request: dict[str, Any] = json.loads(sys.stdin.readline())
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())  # a cluster's walltime
     threading.Thread(target=_watch, args=(stopping,), daemon=True).start()
     lock = RunLock(Path(request["folder"]))
-    if not lock.acquire(should_stop=stopping.is_set):
-        return STOPPED
+    if not lock.acquire(should_stop=stopping.is_set, tell=lambda text: print(text, flush=True)):
+        return TERMINATED if terminated.is_set() else STOPPED
     try:
-        return _train(request, lock, stopping)
+        code = _train(request, lock, stopping)
+        return TERMINATED if code == STOPPED and terminated.is_set() else code
     except Exception as error:
         traceback.print_exc()
         print(f"error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
@@ -58,10 +65,10 @@ def _train(request: dict[str, Any], lock: RunLock, stopping: threading.Event) ->
     from bayesbinn.commands import open_any
     from bayesbinn.display import row_text
     from bayesbinn.experiments.config import validated
-    from bayesbinn.run_files import clear_partials
+    from bayesbinn.files import clear_leftovers
     from bayesbinn.runs import Progress, RunStopped
 
-    clear_partials(Path(request["folder"]))
+    clear_leftovers(Path(request["folder"]))
     experiment = validated(json.loads(request["config"]), request["name"])
     data_dir = request["data_dir"]
     run = open_any(experiment, Path(request["folder"]), Path(data_dir) if data_dir else None)

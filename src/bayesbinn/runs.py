@@ -2,8 +2,11 @@
 
 config.toml             the complete experiment
 metrics.jsonl           a line per evaluated epoch
-checkpoint.pt           everything the next batch needs: tensors and plain values
-posterior.safetensors   q(w) after the last epoch
+data.json               what the run knows of its data: names, normalisation, split, fingerprint
+checkpoint.pt           everything the next batch needs, and the network of the best epoch: tensors and plain values
+posterior.safetensors   q(w) after the last epoch, calibrated on the validation part
+best.safetensors        q(w) after the epoch with the best validation accuracy, calibrated likewise
+scores.json             the test part by classes, after the last epoch
 tensorboard/            the metrics as curves, where TensorBoard is installed
 """
 
@@ -23,28 +26,33 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesbinn import data as data_sets
 from bayesbinn import distributed, models
+from bayesbinn.best_epoch import BestNetwork, best_epoch
 from bayesbinn.binary import split_parameters
+from bayesbinn.checkpoints import (
+    check_adam,
+    check_alike,
+    check_lines,
+    check_progress,
+    read_checkpoint,
+    resuming,
+    write_checkpoint,
+)
 from bayesbinn.curves import Curves
-from bayesbinn.data import Dataset, Part
+from bayesbinn.data import Dataset, Part, Parts
+from bayesbinn.data.card import FILE_NAME as DATA_FILE
+from bayesbinn.data.card import DataCard
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, MethodSettings, load_experiment
+from bayesbinn.files import write_whole
 from bayesbinn.methods import get_method, ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
-from bayesbinn.run_files import (
-    Clock,
-    begin_folder,
-    explained,
-    read_checkpoint,
-    refuse_another,
-    replacing,
-    resuming,
-    write_atomically,
-)
-from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches
+from bayesbinn.run_data import card_of, load_data, refuse_other_data, refuse_other_source
+from bayesbinn.run_files import Clock, begin_folder, read_rows, refuse_another
+from bayesbinn.run_results import ResultWriter
+from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches, warn_if_stuck
 
 TEST_BATCH = 1000
 
@@ -73,10 +81,10 @@ class Progress:
     classification: bool = True
 
 
-def build_model(experiment: Experiment, dataset: Dataset) -> nn.Sequential:
+def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
     """The experiment's network, fitted to the data's shape and classes."""
     settings = experiment.model
-    makers = ("mnist_mlp", "continual_mlp", "vgg", "lrnet_mnist", "lrnet_cifar10", "synthetic_mlp")
+    makers = ("table_mlp", "mnist_mlp", "continual_mlp", "vgg", "lrnet_mnist", "lrnet_cifar10", "synthetic_mlp")
     if settings.name not in makers:
         raise InvalidInput(f"there is no network {settings.name!r}.{nearest(settings.name, makers)}")
     maker: Callable[..., nn.Sequential] = getattr(models, settings.name)
@@ -85,21 +93,24 @@ def build_model(experiment: Experiment, dataset: Dataset) -> nn.Sequential:
         if dataset.num_classes > 2:
             raise InvalidInput(f"{dataset.name}: {dataset.num_classes} classes; synthetic_mlp has one output, for 2")
         return maker(prod(size), output_batchnorm=settings.output_batchnorm, width=settings.width)
+    if settings.name == "table_mlp":
+        plan = {"hidden": settings.hidden, "layers": settings.layers, "width": settings.width}
+        return maker(max(dataset.num_classes, 1), inputs=prod(size), **plan)
     shape: dict[str, Any] = {}
     if settings.name == "continual_mlp":
         shape = {"inputs": prod(size), "batchnorm": settings.batchnorm}
     elif settings.name.endswith("_mlp"):
         shape = {"inputs": prod(size)}
     elif settings.name == "vgg":
-        if len(size) != 3 or size[1] != size[2] or size[1] < 8:
-            raise InvalidInput(f"{dataset.name}: vgg needs square images of 8×8 or more, these examples are {size}")
-        shape = {"channels": size[0], "image_size": size[1]}
+        if len(size) != 3:
+            raise InvalidInput(f"{dataset.name}: vgg needs images (channels, height, width), these examples are {size}")
+        shape = {"channels": size[0], "image_size": size[1:], "output_affine": settings.output_affine}
     elif size != (wanted := (1, 28, 28) if settings.name == "lrnet_mnist" else (3, 32, 32)):
         raise InvalidInput(f"{dataset.name}: {settings.name} takes images of {wanted}, these examples are {size}")
     return maker(max(dataset.num_classes, 1), order=settings.order, width=settings.width, **shape)
 
 
-def check_loss(experiment: Experiment, dataset: Dataset) -> None:
+def check_loss(experiment: Experiment, dataset: Dataset | DataCard) -> None:
     """Refuse a loss that does not fit what the data ask for and what the network puts out."""
     loss, single = experiment.training.loss, experiment.model.name == "synthetic_mlp"
     wanted = "mse" if dataset.task == "regression" else "binary_cross_entropy" if single else "cross_entropy"
@@ -120,6 +131,7 @@ class Run:
     model: nn.Module
     optimizer: BinaryOptimizer
     real_optimizer: torch.optim.Optimizer | None
+    card: DataCard
     epoch: int = 1
     """The epoch under way, counted from 1; one above the last when the run is finished."""
     totals: Totals = field(default_factory=Totals)
@@ -129,6 +141,10 @@ class Run:
     _saved_at: float = -math.inf
     signs: list[Tensor] = field(default_factory=list)
     """The signs of the binary weights at the start of the epoch."""
+    best: BestNetwork | None = None
+    """The network after the first epoch with the best validation accuracy."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, one sentence each."""
     may_write: Callable[[], None] = lambda: None
     """Called before every writing; raises when the folder has become another process's."""
     _replica: nn.Module | None = None
@@ -139,8 +155,14 @@ class Run:
     @classmethod
     def open(cls, experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Run:
         """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-        ranks.decided(lambda: refuse_another(experiment, folder))
-        run = cls._build(experiment, folder, data_dir)
+        ranks.decided(lambda: refuse_other_source(experiment, folder))
+        dataset = load_data(experiment, data_dir)
+        card = card_of(experiment, dataset)
+        # The data first: settings chosen for them, such as the number of epochs, change with them.
+        notes = ranks.decided(lambda: refuse_other_data(card, folder))
+        begun = ranks.decided(lambda: refuse_another(experiment, folder))
+        run = cls._build(begun, folder, dataset, card)
+        run.notes = notes
         ranks.decided(run._begin)
         return run
 
@@ -150,19 +172,22 @@ class Run:
         experiment, _ = load_run(folder)
         if experiment.continual is not None:
             raise InvalidInput(f"{folder}: a stream of tasks; use bayesbinn.continual.open_run")
-        run = cls._build(experiment, folder, data_dir)
+        dataset = load_data(experiment, data_dir)
+        card = card_of(experiment, dataset)
+        notes = refuse_other_data(card, folder)
+        run = cls._build(experiment, folder, dataset, card)
+        run.notes = notes
         if not run.rows:
             raise InvalidInput(f"{folder}: no epoch is finished yet; train first")
         return run
 
     @classmethod
-    def _build(cls, experiment: Experiment, folder: Path, data_dir: Path | None) -> Run:
-        dataset = data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
-        check_loss(experiment, dataset)
+    def _build(cls, experiment: Experiment, folder: Path, dataset: Dataset, card: DataCard) -> Run:
+        check_loss(experiment, card)
         torch.manual_seed(experiment.training.seed)
-        model = distributed.prepared(build_model(experiment, dataset), experiment.training.sync_batchnorm)
-        optimizer, real_optimizer = make_optimizers(experiment, model, dataset)
-        run = cls(experiment, folder, dataset, model, optimizer, real_optimizer)
+        model = distributed.prepared(build_model(experiment, card), experiment.training.sync_batchnorm)
+        optimizer, real_optimizer = make_optimizers(experiment, model, card)
+        run = cls(experiment, folder, dataset, model, optimizer, real_optimizer, card)
         run._remember_signs()
         run._restore(folder / "checkpoint.pt")
         return run
@@ -203,6 +228,7 @@ class Run:
         if stop_after is not None and stop_after < 1:
             raise InvalidInput(f"stop_after={stop_after}: it must be 1 or more")
         last = min(self.experiment.training.epochs, stop_after or self.experiment.training.epochs)
+        parts = self.dataset.split(self.experiment.data.validation, self.experiment.training.seed)
         if self.epoch <= last:
             with Curves(self.folder, self.epoch) if ranks.rank() == 0 else nullcontext() as curves:
 
@@ -211,18 +237,23 @@ class Run:
                         curves.add(progress.row)
                     on_progress(progress)
 
-                self._train_until(last, checkpoint_seconds, tell, should_stop)
-        self._write_posterior()
+                self._train_until(last, parts, checkpoint_seconds, tell, should_stop)
+            if self.dataset.task == "classification" and ranks.rank() == 0:
+                losses = [row["train_loss"] for row in self.rows]
+                warn_if_stuck(losses, self.rows[-1]["train_accuracy"], self.dataset.train_targets)
+        posterior = self.optimizer.posterior() if self.optimizer.binary else None
+        results = ResultWriter(self.folder, self.card, parts, self.may_write)
+        results.write(self.epochs_done, self.model, posterior, self.best)
 
     def _train_until(
         self,
         last: int,
+        parts: Parts,
         checkpoint_seconds: float,
         on_progress: Callable[[Progress], None],
         should_stop: Callable[[], bool],
     ) -> None:
         training, settings = self.experiment.training, self.experiment.method
-        parts = self.dataset.split(self.experiment.data.validation, training.seed)
         if self._replica is None:
             self._replica = distributed.replicated(self.model, self.optimizer, self.real_optimizer)
         while self.epoch <= last:
@@ -291,6 +322,8 @@ class Run:
                 row |= self._accuracy_of_the_mean(test)
         row["seconds"] = clock.elapsed()
         self.rows.append(row)
+        if best_epoch(self.rows) is row:
+            self.best = BestNetwork.of(self.epoch, self.model, self.optimizer)
         self.epoch, self.totals, self.elapsed = self.epoch + 1, Totals(), 0.0
         self._remember_signs()
         # The toy problems have thousands of epochs, each far shorter than a second: not every one is worth a file.
@@ -315,6 +348,8 @@ class Run:
         posterior = self.optimizer.posterior()
         if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()):
             return {}  # a point mass: every sample is the mode
+        if posterior.saturated:
+            return {"test_accuracy_mean": self._accuracy(part)}
         seed, right = self.experiment.training.seed, 0
         for x, y in distributed.own_batches(part, TEST_BATCH):
             right += int((predict(self.model, posterior, x, samples=samples, seed=seed).classes == y).sum())
@@ -332,12 +367,20 @@ class Run:
 
     def _begin(self) -> None:
         begin_folder(self.experiment, self.folder)
+        if not (self.folder / DATA_FILE).exists():
+            write_whole(self.folder / DATA_FILE, self.card.to_json().encode())
         self._write_metrics()
 
     def _save(self, totals: Totals) -> None:
         if ranks.rank():
             return
-        state = {
+        state = self._state(totals)
+        self.may_write()
+        self._saved_at = time.monotonic()
+        write_checkpoint(self.folder / "checkpoint.pt", state)
+
+    def _state(self, totals: Totals) -> dict[str, Any]:
+        return {
             "epoch": self.epoch,
             "totals": asdict(totals),
             "elapsed": self.elapsed,
@@ -347,18 +390,15 @@ class Run:
             "optimizer": self.optimizer.state_dict(),
             "real_optimizer": None if self.real_optimizer is None else self.real_optimizer.state_dict(),
             "random": torch.get_rng_state(),
+            "best": None if self.best is None else vars(self.best),
         }
-        self.may_write()
-        self._saved_at = time.monotonic()
-        path = self.folder / "checkpoint.pt"
-        with replacing(path) as partial:
-            torch.save(state, partial)
 
     def _restore(self, path: Path) -> None:
         state = ranks.decided(lambda: read_checkpoint(path))
         if state is None:
             return
         with resuming(path):
+            self._check(state)
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             if self.real_optimizer is not None:
@@ -366,7 +406,20 @@ class Run:
             self.epoch, self.elapsed, self.rows = state["epoch"], state["elapsed"], state["rows"]
             self.totals = distributed.part_of(Totals(**state["totals"]))
             self.signs = [sign.to(distributed.device()) for sign in state["signs"]]
+            self.best = BestNetwork(**state["best"]) if state.get("best") else None
             torch.set_rng_state(state["random"])
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """Refuse a state that this run cannot have written."""
+        check_alike(state, {**self._state(Totals()), "rows": [], "best": state.get("best")})
+        if state.get("best"):
+            check_alike(state["best"]["model"], BestNetwork.of(0, self.model, self.optimizer).model)
+        check_lines(state["rows"], "rows")
+        check_progress(state, len(self.dataset.train_inputs))
+        if state["epoch"] != len(state["rows"]) + 1 or state["epoch"] > self.experiment.training.epochs + 1:
+            raise InvalidFile(f"epoch {state['epoch']} with metrics of {len(state['rows'])} epochs")
+        if self.real_optimizer is not None:
+            check_adam(state["real_optimizer"], self.real_optimizer)
 
     def _write_metrics(self) -> None:
         """The file always tells what the checkpoint knows: a killed run leaves no line twice."""
@@ -374,55 +427,41 @@ class Run:
             return
         self.may_write()
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
-        write_atomically(self.folder / "metrics.jsonl", lines.encode())
+        write_whole(self.folder / "metrics.jsonl", lines.encode())
 
-    def _write_posterior(self) -> None:
-        if self.optimizer.binary and ranks.rank() == 0:
-            self.may_write()
-            path = self.folder / "posterior.safetensors"
-            with explained(path):
-                self.optimizer.posterior().save(path)  # atomic by itself
+
+def load_config(folder: Path) -> Experiment:
+    """The experiment of a run."""
+    config = folder / "config.toml"
+    if not config.is_file():
+        raise InvalidFile(f"{folder}: there is no run here (no config.toml)")
+    return load_experiment(str(config))
 
 
 def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
     """The experiment and the metrics of a run, finished or not."""
-    config = folder / "config.toml"
-    if not config.is_file():
-        raise InvalidFile(f"{folder}: there is no run here (no config.toml)")
-    metrics = folder / "metrics.jsonl"
-    try:
-        lines = metrics.read_text().splitlines() if metrics.is_file() else []
-        rows = [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        raise InvalidFile(
-            f"{metrics}: not a line of JSON per epoch ({error}); resuming the run writes it anew"
-        ) from None
-    return load_experiment(str(config)), rows
+    return load_config(folder), read_rows(folder / "metrics.jsonl")
 
 
 def load_trained(
     folder: Path, data_dir: Path | None = None
 ) -> tuple[Experiment, Dataset, nn.Module, BernoulliPosterior | None]:
-    """A run's network with its weights, its data and its posterior (None for full precision).
+    """A run's network with its weights, its data and its posterior, not calibrated (None for full precision).
 
     Of a stream of tasks: the network as it is now, and the data of the task learned last.
     """
-    if load_run(folder)[0].continual is not None:
-        from bayesbinn.continual import load_learned
+    from bayesbinn.trained import load_network
 
-        return load_learned(folder, data_dir)
-    run = Run.load(folder, data_dir)
-    posterior = run.optimizer.posterior() if run.optimizer.binary else None
-    run.model.eval()
-    return run.experiment, run.dataset, run.model, posterior
+    trained = load_network(folder, data_dir=data_dir)
+    return trained.experiment, trained.load_data(data_dir), trained.model, trained.posterior
 
 
 def make_optimizers(
-    experiment: Experiment, model: nn.Module, dataset: Dataset
+    experiment: Experiment, model: nn.Module, dataset: Dataset | DataCard
 ) -> tuple[BinaryOptimizer, torch.optim.Optimizer | None]:
     settings = experiment.method
     binary, real = split_parameters(model, biases=settings.binary_biases)
-    count = len(dataset.train_inputs)
+    count = dataset.train_rows if isinstance(dataset, DataCard) else len(dataset.train_inputs)
     size = (count - int(experiment.data.validation * count)) * settings.train_set_scale  # the paper's N
     noise = {"independent_noise": True} if experiment.training.independent_noise else {}
     optimizer = get_method(settings.name).create(

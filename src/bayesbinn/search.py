@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bayesbinn.cluster import Ended, Job, need, run_all
-from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment
-from bayesbinn.run_files import refuse_another, write_atomically
+from bayesbinn.files import reason_of, write_whole
+from bayesbinn.run_files import refuse_another
 from bayesbinn.run_lock import NAME as LOCK
 from bayesbinn.run_lock import RunLock
 from bayesbinn.sweep_results import standing_of
@@ -89,6 +91,20 @@ def _distribution(optuna: Any, given: dict[str, Any]) -> Any:
     return optuna.distributions.FloatDistribution(low, high, log=bool(log), step=step)
 
 
+@contextmanager
+def _reading(study: Path) -> Iterator[None]:
+    """What SQLite, SQLAlchemy and Optuna raise about a damaged file, each in errors of its own, is one line."""
+    try:
+        yield
+    except BayesbinnError:
+        raise
+    except Exception as error:
+        reason = reason_of(error).partition(" [SQL:")[0].partition(" (Background on")[0][:200]
+        raise InvalidFile(
+            f"{study}: cannot be used as the record of a search ({reason}); move it away, and the trials start again"
+        ) from None
+
+
 class Trials:
     """The trials of a search in its folder. A trial that an earlier session left is run first."""
 
@@ -103,19 +119,20 @@ class Trials:
         self._lock = RunLock(folder)
         self._own(tell)
         try:
-            storage = f"sqlite:///{(folder / STUDY).resolve()}"
-            self._study = optuna.create_study(
-                storage=storage, study_name=search.name, direction="maximize", load_if_exists=True
-            )
-            seen = len(self._study.trials)
-            # A sampler that started from the same seed again would propose the same trials again.
-            seed = int(search.fixed.get("training.seed", 0)) + seen
-            self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-            self._check_trials()
+            with _reading(folder / STUDY):
+                storage = f"sqlite:///{(folder / STUDY).resolve()}"
+                self._study = optuna.create_study(
+                    storage=storage, study_name=search.name, direction="maximize", load_if_exists=True
+                )
+                seen = len(self._study.trials)
+                # A sampler that started from the same seed again would propose the same trials again.
+                seed = int(search.fixed.get("training.seed", 0)) + seen
+                self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+                self._check_trials()
+                self.runs: list[Planned] = [self._planned(each.number, each.params) for each in self._study.trials]
         except BaseException:
             self.close()
             raise
-        self.runs: list[Planned] = [self._planned(each.number, each.params) for each in self._study.trials]
 
     def _own(self, tell: Callable[[str], None]) -> None:
         told = False
@@ -156,11 +173,15 @@ class Trials:
             yield ended
 
     def _jobs(self, threads: int, data_dir: Path | None) -> Iterator[Job]:
-        left = [each for each in self._study.trials if each.state == self._states.RUNNING]
+        with _reading(self.folder / STUDY):
+            left = [each for each in self._study.trials if each.state == self._states.RUNNING]
         for trial in left:
             yield self._job(trial.number, trial.params, threads, data_dir)
-        while len(self._study.trials) < self.count:
-            trial = self._study.ask(self._ranges)
+        while True:
+            with _reading(self.folder / STUDY):
+                if len(self._study.trials) >= self.count:
+                    return
+                trial = self._study.ask(self._ranges)
             self.runs.append(self._planned(trial.number, trial.params))
             write_plan(self.folder, self.runs)
             yield self._job(trial.number, trial.params, threads, data_dir)
@@ -174,23 +195,30 @@ class Trials:
         value = None
         if ended.state == "finished":
             value = standing_of(self.runs[number], self.folder / ended.name).best.get("validation_accuracy")
-        if value is not None:
-            self._study.tell(number, float(value))
-        elif ended.state != "stopped":
-            self._study.tell(number, state=self._states.FAIL)
+        with _reading(self.folder / STUDY):
+            if value is not None:
+                self._study.tell(number, float(value))
+            elif ended.state != "stopped":
+                self._study.tell(number, state=self._states.FAIL)
 
     def write_best(self) -> dict[str, Any]:
         """Write the best experiment so far as best.toml, for `bayesbinn train`; empty when no trial is finished."""
-        finished = [trial for trial in self._study.trials if trial.state == self._states.COMPLETE]
+        with _reading(self.folder / STUDY):
+            trials = self._study.trials
+        finished = [trial for trial in trials if trial.state == self._states.COMPLETE]
         if not finished:
             return {}
         best = max(finished, key=lambda trial: float(trial.value))
         path = self.folder / BEST
-        write_atomically(path, self.search.experiment(best.params).to_toml().encode())
+        write_whole(path, self.search.experiment(best.params).to_toml().encode())
+        name = f"trial-{best.number:04d}"
+        standing = standing_of(self.runs[best.number], self.folder / name)
         return {
-            "trials": f"{len(finished)} finished of {len(self._study.trials)}",
-            "best": f"trial-{best.number:04d}",
+            "trials": f"{len(finished)} finished of {len(trials)}",
+            "best": name,
             "validation accuracy": best.value,
+            "reached in epoch": standing.best.get("epoch"),
+            "in the last epoch": standing.last.get("validation_accuracy"),
             "settings": best.params,
             "experiment": str(path),
         }

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bayesbinn.plain_text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bayesbinn.sweep_display import Board
-
-INTERRUPTED = 130
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Run many experiments at once; see docs/scale.md.")
 
@@ -49,9 +49,8 @@ def run(
     Everything is checked before the first run starts. A failed run stops no other; the exit code is then 1.
     The results are in results.parquet and results.csv in the sweep's folder.
     """
-    from rich.console import Console
-
     from bayesbinn.cluster import open_executor, run_all
+    from bayesbinn.console import PlainConsole
     from bayesbinn.display import stoppable
     from bayesbinn.sweep_display import Board
     from bayesbinn.sweep_results import standings, write_results
@@ -62,7 +61,7 @@ def run(
     refuse_others(sweep, folder)
     write_plan(folder, sweep.planned)
     missing = [name for name, each in standings(sweep.planned, folder).items() if each.state != "finished"]
-    console = Console(stderr=True, highlight=False, markup=False)
+    console = PlainConsole(stderr=True)
     console.print(f"{len(sweep.runs)} runs, {len(sweep.runs) - len(missing)} of them finished before", soft_wrap=True)
     board = Board(console, folder, [each for each in sweep.planned if each.name in missing])
     with _reported(console, board):
@@ -75,12 +74,12 @@ def run(
                         board.tell(ended)
         finally:
             paths = write_results(sweep.planned, folder)
-        typer.echo(f"results of {len(sweep.runs)} runs in {', '.join(map(str, paths))}")
+        typer.echo(printable(f"results of {len(sweep.runs)} runs in {', '.join(map(str, paths))}"))
 
 
 @contextmanager
 def _reported(console: Console, board: Board) -> Iterator[None]:
-    """Ctrl-C and failed runs as last lines and as exit codes."""
+    """Ctrl-C, SIGTERM and failed runs as last lines and as exit codes."""
     from bayesbinn.cluster import Interrupted
 
     try:
@@ -88,7 +87,7 @@ def _reported(console: Console, board: Board) -> Iterator[None]:
     except Interrupted as stopped:
         board.report_failures()
         console.print(str(stopped))
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(stopped.exit_code) from None
     board.report_failures()
     if board.failed:
         raise typer.Exit(1)
@@ -101,8 +100,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show where every run of a sweep stands, also while it runs elsewhere."""
-    from rich.console import Console
-
+    from bayesbinn.console import PlainConsole
     from bayesbinn.sweep_display import show_status
     from bayesbinn.sweep_results import result_rows
     from bayesbinn.sweeps import load_grid, load_plan
@@ -114,7 +112,7 @@ def status(
     if as_json:
         typer.echo(json.dumps(result_rows(planned, folder), indent=2))
     else:
-        show_status(Console(highlight=False, markup=False), planned, folder)
+        show_status(PlainConsole(), planned, folder)
 
 
 @app.command()
@@ -132,9 +130,8 @@ def search(
 
     Test data are never looked at for the choice. Writes best.toml, which `bayesbinn train` takes.
     """
-    from rich.console import Console
-
     from bayesbinn.cluster import open_executor
+    from bayesbinn.console import PlainConsole
     from bayesbinn.display import stoppable
     from bayesbinn.search import Trials, load_search, refuse_sweep
     from bayesbinn.sweep_display import Board
@@ -143,7 +140,7 @@ def search(
     wanted = load_search(file)
     folder = out or Path("sweeps") / wanted.name
     refuse_sweep(folder)
-    console = Console(stderr=True, highlight=False, markup=False)
+    console = PlainConsole(stderr=True)
     found = Trials(wanted, folder, trials, lambda text: console.print(text, soft_wrap=True))
     board = Board(console, folder, found.runs)
     with _reported(console, board):
@@ -152,12 +149,14 @@ def search(
                 for ended in found.run(executor, slots, threads, data_dir, board.tick, should_stop):
                     board.tell(ended)
         finally:
-            best = found.write_best()
-            if found.runs:
-                write_results(found.runs, folder)
-            found.close()
+            try:
+                best = found.write_best()
+                if found.runs:
+                    write_results(found.runs, folder)
+            finally:
+                found.close()
         typer.echo(json.dumps(best, indent=2) if as_json else _lines(best))
 
 
 def _lines(facts: dict[str, object]) -> str:
-    return "\n".join(f"{key:20} {value}" for key, value in facts.items()) or "no trial finished"
+    return "\n".join(printable(f"{key:20} {value}") for key, value in facts.items()) or "no trial finished"

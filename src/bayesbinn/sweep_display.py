@@ -15,7 +15,7 @@ from bayesbinn.sweep_results import Standing, counted, standing_of, standings
 from bayesbinn.sweeps import Planned
 
 REFRESH = 1.0
-_FIRST = ("running", "failed", "unfinished", "waiting", "finished")
+_FIRST = ("running", "failed", "damaged", "unfinished", "waiting", "finished")
 
 
 class Board:
@@ -99,7 +99,7 @@ def table_of(runs: list[Planned], found: dict[str, Standing], height: int = 10_0
     ordered = sorted(runs, key=lambda each: _FIRST.index(found[each.name].state)) if height < len(runs) else runs
     for each in ordered[: max(1, height)]:
         standing = found[each.name]
-        accuracy = standing.reason if standing.state == "failed" else _accuracy(standing)
+        accuracy = standing.reason or _accuracy(standing)
         cells = (each.name, standing.state, _epoch(each, standing), accuracy, f"{standing.seconds:.1f} s")
         table.add_row(*cells)
     return table

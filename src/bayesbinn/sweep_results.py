@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,8 +12,9 @@ from typing import Any
 
 from bayesbinn.cluster import ERROR
 from bayesbinn.commands import best_epoch
-from bayesbinn.errors import BayesbinnError
-from bayesbinn.run_files import replacing
+from bayesbinn.errors import BayesbinnError, InvalidFile
+from bayesbinn.files import write_whole
+from bayesbinn.run_files import read_rows
 from bayesbinn.run_lock import NAME as LOCK
 from bayesbinn.run_lock import seems_owned
 from bayesbinn.sweeps import Planned
@@ -25,7 +27,7 @@ class Standing:
     """A run as its folder shows it."""
 
     state: str
-    """waiting, running, unfinished, failed or finished."""
+    """waiting, running, unfinished, failed, damaged or finished."""
     rows: tuple[dict[str, Any], ...] = ()
     reason: str = ""
 
@@ -45,18 +47,20 @@ class Standing:
 
 def standing_of(planned: Planned, folder: Path) -> Standing:
     """What a run's folder tells. A run is finished when its last epoch is there and nobody holds its lock."""
+    damage, rows = "", tuple[dict[str, Any], ...]()
     try:
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        rows = tuple(json.loads(line) for line in lines)
-    except (OSError, ValueError):
-        rows = ()
+        rows = tuple(read_rows(folder / "metrics.jsonl"))
+    except InvalidFile as unreadable:
+        damage = str(unreadable)
     if seems_owned(folder):
         return Standing("running", rows)
+    if damage:
+        return Standing("damaged", reason=damage)
     if not (folder / LOCK).exists() and _complete(planned, folder, rows):
         return Standing("finished", rows)
-    error = folder / ERROR
-    if error.is_file():
-        return Standing("failed", rows, error.read_text(encoding="utf-8").strip())
+    failure = folder / ERROR
+    if failure.is_file():
+        return Standing("failed", rows, failure.read_text(encoding="utf-8").strip())
     return Standing("unfinished" if rows or (folder / "checkpoint.pt").exists() else "waiting", rows)
 
 
@@ -80,7 +84,7 @@ def standings(planned: Iterable[Planned], folder: Path) -> dict[str, Standing]:
 def counted(found: Mapping[str, Standing]) -> str:
     """In words: how many runs are in which state."""
     counts = Counter(each.state for each in found.values())
-    order = ("finished", "running", "unfinished", "failed", "waiting")
+    order = ("finished", "running", "unfinished", "failed", "damaged", "waiting")
     return ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
 
 
@@ -129,8 +133,9 @@ def write_results(planned: Iterable[Planned], folder: Path) -> list[Path]:
     table = pa.table({name: _column([row.get(name) for row in rows]) for name in names})
     paths = [folder / "results.parquet", folder / "results.csv"]
     for path, write in zip(paths, (parquet.write_table, csv.write_csv), strict=True):
-        with replacing(path) as partial:
-            write(table, partial)
+        content = io.BytesIO()
+        write(table, content)
+        write_whole(path, content.getbuffer())
     return paths
 
 

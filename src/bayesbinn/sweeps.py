@@ -6,24 +6,22 @@ import hashlib
 import itertools
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from bayesbinn.cluster import Job
 from bayesbinn.data.catalog import SETS
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
-from bayesbinn.experiments.config import Experiment, load_experiment, preset_names
-from bayesbinn.run_files import difference, write_atomically
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from bayesbinn.experiments.config import Experiment, load_experiment, parse_toml, preset_names
+from bayesbinn.files import write_whole
+from bayesbinn.run_files import difference
 
 PLAN = "sweep.json"
+MAX_RUNS = 10_000
+"""In one sweep. Each is an experiment in memory, a folder and a row of the results."""
 _KEYS = ("experiment", "methods", "seeds", "grid", "method", "set")
 _ELSEWHERE = {"training.seed": "seeds", "method.name": "methods", "name": "methods"}
 
@@ -93,9 +91,10 @@ def load_grid(path: Path) -> Sweep:
     for key in [*shared, *fixed, *(key for each in own.values() for key in each)]:
         if key in _ELSEWHERE:
             raise InvalidInput(f"{path}: {key} is set by {_ELSEWHERE[key]} = [...]; leave it out of the tables")
+    grids = [{**shared, **own.get(method or "", {})} for method in methods]
+    _refuse_too_many(path, raw, grids)
     runs = []
-    for method in methods:
-        grid = {**shared, **own.get(method or "", {})}
+    for method, grid in zip(methods, grids, strict=True):
         for key in grid:
             if key in fixed:
                 raise InvalidInput(f"{path}: {key} is both in [set] and in a grid; keep one of them")
@@ -106,6 +105,18 @@ def load_grid(path: Path) -> Sweep:
             runs += [_planned(path, source, method, seed, varied, fixed) for seed in _seeds(raw, first, path)]
     _refuse_twins(path, runs)
     return Sweep(path.stem, tuple(runs))
+
+
+def _refuse_too_many(path: Path, raw: Mapping[str, Any], grids: list[dict[str, Any]]) -> None:
+    """Count the runs before anything is built for them."""
+    given = raw.get("seeds", 1)
+    seeds = len(given) if isinstance(given, list) else given if isinstance(given, int) else 1
+    count = sum(prod(len(each) for each in grid.values() if isinstance(each, list)) for grid in grids) * seeds
+    if count > MAX_RUNS:
+        raise InvalidInput(
+            f"{path}: {count:,} runs ({seeds:,} seeds); a sweep has {MAX_RUNS:,} at most: "
+            "give fewer seeds or values, or several files"
+        )
 
 
 def _planned(
@@ -172,11 +183,7 @@ def read_toml(path: Path, allowed: Iterable[str]) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidFile(f"{path}: cannot be read: {error}") from None
-    try:
-        raw: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        hint = "; a method's own grid is [method.NAME]" if "[methods." in text else ""
-        raise InvalidFile(f"{path}: not TOML: {error}{hint}") from None
+    raw = parse_toml(text, str(path), "; a method's own grid is [method.NAME]" if "[methods." in text else "")
     allowed = list(allowed)
     for key in raw:
         if key not in allowed:
@@ -253,7 +260,7 @@ def write_plan(folder: Path, planned: Iterable[Planned]) -> None:
     except OSError as error:
         raise InvalidFile(f"{folder}: the folder of the sweep cannot be made ({error.strerror})") from None
     rows = [{**vars(each), "varied": dict(each.varied)} for each in planned]
-    write_atomically(folder / PLAN, json.dumps(rows, indent=1).encode())
+    write_whole(folder / PLAN, json.dumps(rows, indent=1).encode())
 
 
 def load_plan(folder: Path) -> list[Planned]:
@@ -263,7 +270,7 @@ def load_plan(folder: Path) -> list[Planned]:
         raise InvalidFile(f"{folder}: there is no sweep here (no {PLAN}); give its folder or its GRID.toml")
     try:
         return [Planned(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InvalidFile(f"{path}: cannot be read ({error}); `bayesbinn sweep run` writes it anew") from None
 
 

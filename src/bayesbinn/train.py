@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import InvalidInput, StuckTraining
+from bayesbinn.experiments.schedules import cosine as cosine
 from bayesbinn.methods import ranks
 from bayesbinn.methods.contract import BinaryOptimizer
 
@@ -123,15 +125,6 @@ class Epoch:
     seconds: float
 
 
-def cosine(epoch: int, epochs: int) -> float:
-    """The factor on the learning rate in epoch `epoch` of `epochs`, counted from 1; 0 in the last.
-
-    >>> cosine(1, 2), cosine(2, 2)
-    (0.5, 0.0)
-    """
-    return 0.5 * (1 + math.cos(math.pi * epoch / epochs))
-
-
 def fit(
     model: nn.Module,
     optimizer: BinaryOptimizer,
@@ -174,7 +167,41 @@ def fit(
         )
         history.append(epoch)
         on_epoch(epoch)
+    warn_if_stuck([epoch.train_loss for epoch in history], history[-1].train_accuracy if history else 0.0, targets)
     return history
+
+
+def stuck_at_chance(losses: Sequence[float], accuracy: float, majority: float, examples: int) -> bool:
+    """Whether training taught nothing: no better than the largest class, and a loss that did not fall.
+
+    `losses` are the training losses by epoch, `accuracy` that of the last epoch, in percent like `majority`, the share
+    of the largest class. Better means by three standard errors; a loss falls if it ends 1 % below its start.
+
+    >>> stuck_at_chance([1.22, 1.23], accuracy=15.0, majority=39.9, examples=142)
+    True
+    >>> stuck_at_chance([1.22, 0.81], accuracy=35.0, majority=39.9, examples=142)
+    False
+    """
+    if len(losses) < 2 or examples == 0:
+        return False
+    share = majority / 100
+    margin = 300 * math.sqrt(share * (1 - share) / examples)
+    return accuracy <= majority + margin and losses[-1] > 0.99 * losses[0]
+
+
+def warn_if_stuck(losses: Sequence[float], accuracy: float, targets: Tensor, stacklevel: int = 3) -> None:
+    """Say so after a training that taught a classifier nothing; `targets` are its training classes."""
+    if targets.is_floating_point() or targets.ndim != 1 or not len(targets):
+        return
+    majority = 100 * float(targets.unique(return_counts=True)[1].max()) / len(targets)
+    if stuck_at_chance(losses, accuracy, majority, len(targets)):
+        warnings.warn(
+            f"training is stuck at chance: accuracy {accuracy:.1f} % where the largest class has {majority:.1f} %, and "
+            f"the loss did not fall ({losses[0]:.3f}, then {losses[-1]:.3f}); change lr, and with BayesBiNN use "
+            "certainty=100 alone or lr=1e-3 with temperature=1e-10",
+            StuckTraining,
+            stacklevel=stacklevel,
+        )
 
 
 def flips(before: Iterable[Tensor], after: Iterable[Tensor]) -> float:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -27,7 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbinn import metrics
 from bayesbinn.data import Part
-from bayesbinn.errors import BayesbinnError
+from bayesbinn.errors import BayesbinnError, SaturatedPosterior
 from bayesbinn.packing import pack
 from bayesbinn.posterior import BernoulliPosterior, Weights
 from bayesbinn.prediction import PureNetwork, class_logits, evaluating, predict
@@ -124,7 +125,8 @@ class QuickNetworks:
         example: Tensor,
         threads: int = 1,
     ) -> None:
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore", SaturatedPosterior)  # every method is asked for as many samples
             path = Path(folder) / "networks.safetensors"
             pack(model, path, posterior=posterior, samples=samples, seed=seed, example_input=example)
             self._ensemble = load(path, activations="int8", threads=threads, backend="native")

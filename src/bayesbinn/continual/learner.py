@@ -17,6 +17,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
+from bayesbinn import run_calibration
+from bayesbinn.checkpoints import (
+    check_accuracies,
+    check_adam,
+    check_alike,
+    check_lines,
+    check_progress,
+    read_checkpoint,
+    resuming,
+    write_checkpoint,
+)
 from bayesbinn.continual.evaluation import (
     PER_TASK,
     Evaluations,
@@ -28,13 +39,16 @@ from bayesbinn.continual.evaluation import (
 )
 from bayesbinn.continual.record import Record, describe_weights
 from bayesbinn.data import Part, Parts, Stream
+from bayesbinn.data.card import FILE_NAME as DATA_FILE
+from bayesbinn.data.card import DataCard, read_card
 from bayesbinn.data.streams import random_order
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.schedules import Constant, Schedule
+from bayesbinn.files import write_whole
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior, Weights
 from bayesbinn.prediction import evaluating
-from bayesbinn.run_files import Clock, explained, read_checkpoint, replacing, resuming, write_atomically
+from bayesbinn.run_files import Clock
 from bayesbinn.runs import Progress, RunStopped
 from bayesbinn.train import Loss, Totals, set_learning_rates, train_batches
 
@@ -106,6 +120,7 @@ class Learner:
         real_optimizer: torch.optim.Optimizer | None = None,
         folder: Path | None = None,
         loss: Loss = F.cross_entropy,
+        card: DataCard | None = None,
     ) -> None:
         self.model, self.optimizer, self.stream, self.plan = model, optimizer, stream, plan
         self.real_optimizer, self.folder, self.loss = real_optimizer, folder, loss
@@ -121,7 +136,16 @@ class Learner:
         self._tests: dict[int, Part] = {}
         self._content = ""
         self._evaluations = Evaluations()
+        self._learned: DataCard | None = None
+        """Of the task learned last."""
+        self.notes: tuple[str, ...] = ()
+        """What the user should know, one sentence each."""
         if folder is not None:
+            self.card = card or self._card_of(0)
+            """Of the data that all tasks are made of, or else of the first task."""
+            known = read_card(folder)
+            if known is not None:
+                known.refuse_other(self.card, folder)
             self._restore(folder / "checkpoint.pt")
 
     @property
@@ -181,6 +205,7 @@ class Learner:
                 saved_at = time.monotonic()
             on_progress(Progress(number, self.total_epochs, 1, 1, Totals(), {**line, **self._evaluations.news()}))
         self._save()
+        self._write_calibrated()
 
     def _train_epoch(
         self, clock: Clock, on_progress: Callable[[Progress], None], should_stop: Callable[[], bool]
@@ -357,6 +382,8 @@ class Learner:
             time.monotonic() - started + sum(each.get("evaluation_seconds", 0.0) for each in own)
         )
         self.record.finished.append(line)
+        if self.folder is not None:
+            self._learned = self._card_of(self.task)
         if self.plan.remember:
             self.optimizer.consolidate(self.model, self._batches_to_remember())
         self.task, self.epoch = self.task + 1, 1
@@ -380,7 +407,20 @@ class Learner:
         self._evaluations.finish()
         if self.folder is None:
             return
-        state = {
+        state = self._state()
+        self.may_write()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.write_card()
+        write_checkpoint(self.folder / "checkpoint.pt", state)
+        for name, lines in (("metrics.jsonl", self.record.epochs), ("tasks.jsonl", self.record.finished)):
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            write_whole(self.folder / name, text.encode())
+        write_whole(self.folder / "result.json", json.dumps(self._result(), indent=1).encode())
+        if self.optimizer.binary:
+            self.optimizer.posterior().save(self.folder / "posterior.safetensors")
+
+    def _state(self) -> dict[str, Any]:
+        return {
             "identity": self._identity(),
             "task": self.task,
             "epoch": self.epoch,
@@ -392,19 +432,49 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "real_optimizer": None if self.real_optimizer is None else self.real_optimizer.state_dict(),
             "random": torch.get_rng_state(),
+            "card": None if self._learned is None else self._learned.to_json(),
         }
-        self.may_write()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with replacing(self.folder / "checkpoint.pt") as partial:
-            torch.save(state, partial)
-        for name, lines in (("metrics.jsonl", self.record.epochs), ("tasks.jsonl", self.record.finished)):
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            write_atomically(self.folder / name, text.encode())
-        write_atomically(self.folder / "result.json", json.dumps(self._result(), indent=1).encode())
-        if self.optimizer.binary:
-            path = self.folder / "posterior.safetensors"
-            with explained(path):
-                self.optimizer.posterior().save(path)
+
+    def write_card(self) -> None:
+        """Keep what is known of the data, once."""
+        if self.folder is not None and not (self.folder / DATA_FILE).exists():
+            write_whole(self.folder / DATA_FILE, self.card.to_json().encode())
+
+    def _card_of(self, task: int) -> DataCard:
+        return DataCard.of(self.stream[task], validation=self.plan.validation, seed=self.plan.seed)
+
+    def _write_calibrated(self) -> None:
+        """Calibrate on the validation part of the task learned last, so that predicting needs no data."""
+        if self.folder is None or not self.task:
+            return
+        validation = self._data(self.task - 1).validation
+        if validation is not None:
+            posterior = self.optimizer.posterior() if self.optimizer.binary else None
+            found = run_calibration.fitted(self.model, posterior, validation)
+            self.may_write()
+            run_calibration.store(self.folder, "last", self.task, posterior, found)
+
+    def _check(self, state: dict[str, Any], saved: Record) -> None:
+        """Refuse a state that this learner cannot have written."""
+        done, epoch = len(saved.finished), state["epoch"]
+        template = {
+            "identity": {},
+            "card": state.get("card"),
+            "record": asdict(Record([])),
+            "statistics": [statistics_of(self.model)] * done,
+        }
+        check_alike(state, {**self._state(), **template})
+        check_accuracies(saved.finished)
+        check_lines(saved.epochs, "record.epochs")
+        json.dumps(asdict(saved))
+        saved.summary()  # reads what was measured of every finished task
+        check_progress(state, max(len(self.stream[0].train_inputs), 1) * len(self.stream))
+        if state["task"] != done or not 1 <= epoch <= self.plan.epochs or len(state["statistics"]) != done:
+            raise InvalidFile(f"task {state['task'] + 1}, epoch {epoch}, with metrics of {done} tasks")
+        if len(saved.epochs) != done * self.plan.epochs + epoch - 1:
+            raise InvalidFile(f"task {done + 1}, epoch {epoch}, with metrics of {len(saved.epochs)} epochs")
+        if self.real_optimizer is not None:
+            check_adam(state["real_optimizer"], self.real_optimizer)
 
     def _identity(self) -> dict[str, Any]:
         """What must not change when a folder is resumed."""
@@ -425,12 +495,15 @@ class Learner:
             changed = [name for name, value in saved.items() if own[name] != value]
             if changed:
                 raise InvalidInput(f"{', '.join(changed)}: not as it was made")
+            record = Record(**state["record"])
+            self._check(state, record)
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             if self.real_optimizer is not None:
                 self.real_optimizer.load_state_dict(state["real_optimizer"])
             self.task, self.epoch, self.elapsed = state["task"], state["epoch"], state["elapsed"]
-            self.totals, self.record = Totals(**state["totals"]), Record(**state["record"])
+            self.totals, self.record = Totals(**state["totals"]), record
             self.record.tasks = names  # a stream may have grown
             self._statistics = state["statistics"]
+            self._learned = DataCard.from_json(state["card"], str(path)) if state.get("card") else None
             torch.set_rng_state(state["random"])

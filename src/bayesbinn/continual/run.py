@@ -1,6 +1,7 @@
 """A continual experiment in a folder of its own.
 
 config.toml             the complete experiment
+data.json               what the run knows of the data set that its tasks are made of
 metrics.jsonl           a line per epoch of every task; accuracies on the way are by 8-bit activations
 tasks.jsonl             a line per finished task: accuracies by policy, entropy and histogram of the weights
 result.json             forgetting and transfer, the untrained network, what the end knows of strange inputs
@@ -20,19 +21,24 @@ from bayesbinn import data as data_sets
 from bayesbinn.continual.learner import Learner, Plan
 from bayesbinn.continual.record import Record
 from bayesbinn.data import Dataset, Stream
+from bayesbinn.data.card import DataCard
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.posterior import BernoulliPosterior
-from bayesbinn.run_files import begin_folder, refuse_another
+from bayesbinn.run_data import card_of, load_data, refuse_other_data, refuse_other_source
+from bayesbinn.run_files import begin_folder, read_rows, refuse_another
 from bayesbinn.runs import LOSSES, build_model, check_loss, make_optimizers
 
 
 def stream_for(experiment: Experiment, data_dir: Path | None = None) -> Stream:
     """The tasks of an experiment, made of its data set."""
+    return _stream_of(experiment, load_data(experiment, data_dir))
+
+
+def _stream_of(experiment: Experiment, dataset: Dataset) -> Stream:
     settings = experiment.continual
     if settings is None:
         raise InvalidInput(f"{experiment.title}: it has no section [continual], so there is one task only")
-    dataset = data_sets.load(experiment.data.name, data_dir=data_dir, label=experiment.data.label)
     if settings.stream == "permuted":
         return data_sets.permuted(dataset, settings.tasks, seed=experiment.training.seed)
     return data_sets.split(dataset, settings.classes_per_task, settings.scenario)
@@ -40,14 +46,21 @@ def stream_for(experiment: Experiment, data_dir: Path | None = None) -> Stream:
 
 def open_run(experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Learner:
     """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-    refuse_another(experiment, folder)
-    learner = _built(experiment, folder, data_dir)
+    refuse_other_source(experiment, folder)
+    dataset = load_data(experiment, data_dir)
+    card = card_of(experiment, dataset)
+    # The data first: settings chosen for them, such as the number of epochs, change with them.
+    notes = refuse_other_data(card, folder)
+    experiment = refuse_another(experiment, folder)
+    learner = _built(experiment, folder, dataset, card)
+    learner.notes = notes
     begin_folder(experiment, folder)
+    learner.write_card()
     return learner
 
 
-def _built(experiment: Experiment, folder: Path, data_dir: Path | None) -> Learner:
-    stream, settings = stream_for(experiment, data_dir), experiment.continual
+def _built(experiment: Experiment, folder: Path, dataset: Dataset, card: DataCard) -> Learner:
+    stream, settings = _stream_of(experiment, dataset), experiment.continual
     assert settings is not None
     first = stream[0]
     check_loss(experiment, first)
@@ -69,21 +82,18 @@ def _built(experiment: Experiment, folder: Path, data_dir: Path | None) -> Learn
         seed=training.seed,
     )
     loss = LOSSES[training.loss]
-    return Learner(model, optimizer, stream, plan, real_optimizer=real_optimizer, folder=folder, loss=loss)
+    return Learner(model, optimizer, stream, plan, real_optimizer=real_optimizer, folder=folder, loss=loss, card=card)
 
 
 def load_learned(
     folder: Path, data_dir: Path | None = None
 ) -> tuple[Experiment, Dataset, nn.Module, BernoulliPosterior | None]:
     """The network of a run, its posterior (None for full precision), and the data of the task learned last."""
-    experiment, record = load_record(folder)
-    if not record.finished:
-        raise InvalidInput(f"{folder}: no task is learned yet; train first")
-    with torch.random.fork_rng([]):  # loading must not disturb what else the program draws
-        learner = _built(experiment, folder, data_dir)
-    posterior = learner.optimizer.posterior() if learner.optimizer.binary else None
-    learner.model.eval()
-    return experiment, learner.stream[len(record.finished) - 1], learner.model, posterior
+    from bayesbinn.trained import load_network
+
+    load_record(folder)
+    trained = load_network(folder, data_dir=data_dir)
+    return trained.experiment, trained.load_data(data_dir), trained.model, trained.posterior
 
 
 def load_record(folder: Path) -> tuple[Experiment, Record]:
@@ -96,10 +106,9 @@ def load_record(folder: Path) -> tuple[Experiment, Record]:
         raise InvalidInput(f"{folder}: a run of one task; a continual one is needed")
     try:
         result = json.loads((folder / "result.json").read_text())
-        epochs, finished = (
-            [json.loads(line) for line in (folder / name).read_text().splitlines()]
-            for name in ("metrics.jsonl", "tasks.jsonl")
-        )
-        return experiment, Record(result["tasks"], epochs, finished, result["start"], result["end"])
-    except (OSError, ValueError, KeyError) as error:
+        finished = [json.loads(line) for line in (folder / "tasks.jsonl").read_text().splitlines()]
+        record = Record(result["tasks"], read_rows(folder / "metrics.jsonl"), finished, result["start"], result["end"])
+        record.summary()  # reads what was measured of every finished task
+        return experiment, record
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InvalidFile(f"{folder}: no readable results ({error}); resuming the run writes them anew") from None

@@ -6,16 +6,21 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from bayesbinn.data import cifar, mnist, synthetic
 from bayesbinn.data.dataset import Dataset, Task
 from bayesbinn.data.digits import digits
+from bayesbinn.data.files import existing_path
 from bayesbinn.data.folders import load_images
+from bayesbinn.data.npy import npy_files
 from bayesbinn.data.npz import load_npz
 from bayesbinn.data.sources import Source, advice, find, find_archive, locate
 from bayesbinn.data.tables import SUFFIXES as TABLES
 from bayesbinn.data.tables import load_table
 from bayesbinn.errors import InvalidInput, nearest
+
+KINDS = f"{', '.join(TABLES)}, .npz or a folder"
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,8 @@ def load(
 ) -> Dataset:
     """A data set by name (see `available`), or from a .npz, .csv, .tsv or .parquet file or a folder.
 
-    A folder holds either images, one subfolder for each class, or two tables called `train` and `test`.
+    A folder holds either images, one subfolder for each class, or two tables called `train` and `test`, or arrays
+    called `x.npy` and `y.npy` (or, as in a .npz file, `x_train.npy` and so on).
     `label` is the column of a table to predict; `task` says whether numbers there are classes or
     quantities where the rule (see `labels.understand`) would guess wrong. `data_dir` is searched before
     BAYESBINN_DATA and the user's cache; `download=False` never touches the network.
@@ -93,20 +99,25 @@ def load(
     [100, 80]
     """
     name = os.fspath(name_or_path)
+    if not isinstance(name, str):
+        raise InvalidInput(f"{name!r}: the name or path of a data set must be text")
+    if task is not None and task not in get_args(Task):
+        raise InvalidInput(f"data.task is {task!r}:{nearest(str(task), get_args(Task))} {' or '.join(get_args(Task))}")
     if name in SETS:
         if label is not None or task is not None:
             raise InvalidInput(f"{name} has its own labels: leave out label= and task=, they are for your own tables")
         each = SETS[name]
         return each.load() if isinstance(each, Included) else each.load(locate(each.source, data_dir, download))
-    return _own(Path(name).expanduser(), name, label, task)
+    if not Path(name).suffix and len(Path(name).parts) == 1 and not os.path.lexists(name):
+        raise InvalidInput(f"no data set is called {name!r}.{nearest(name, SETS)} There are {', '.join(SETS)}, {KINDS}")
+    path = existing_path(name, f"; {KINDS} can be loaded")
+    try:
+        return _own(path, name, label, task)
+    except OSError as error:
+        raise InvalidInput(f"{error.filename or name}: cannot be read ({error.strerror or error})") from error
 
 
 def _own(path: Path, name: str, label: str | None, task: Task | None) -> Dataset:
-    kinds = f"{', '.join(TABLES)}, .npz or a folder"
-    if not path.exists():
-        if path.suffix or len(path.parts) > 1:
-            raise InvalidInput(f"{name}: no such file or folder; {kinds} can be loaded")
-        raise InvalidInput(f"no data set is called {name!r}.{nearest(name, SETS)} There are {', '.join(SETS)}, {kinds}")
     kind = path.suffix.lower()
     if kind in TABLES and path.is_file():
         return load_table(path, label, task=task)
@@ -116,13 +127,18 @@ def _own(path: Path, name: str, label: str | None, task: Task | None) -> Dataset
             return load_table(train, label, test=test, task=task)
     if label is not None:
         raise InvalidInput(f"{name}: label={label!r} names a column of a table, and this is none: leave it out")
+    if kind == ".npz" or (path.is_dir() and npy_files(path)):
+        return load_npz(path, task)
     if path.is_dir():
-        if task is not None:
+        if task == "regression":
             raise InvalidInput(f"{name}: images in folders are always classified: leave out task={task!r}")
         return load_images(path)
-    if kind == ".npz":
-        return load_npz(path, task)
-    raise InvalidInput(f"{name}: files ending in {kind or 'nothing'} cannot be loaded; {kinds} can")
+    if kind == ".npy":
+        raise InvalidInput(
+            f"{name}: one array has no labels: save both with numpy.savez({path.stem + '.npz'!r}, x=..., y=...), "
+            "or put x.npy and y.npy into a folder and load that"
+        )
+    raise InvalidInput(f"{name}: files ending in {kind or 'nothing'} cannot be loaded; {KINDS} can")
 
 
 def _pair_of_tables(folder: Path) -> tuple[Path | None, Path | None]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesbinn.data.batches import Part
 from bayesbinn.data.normalise import Normaliser
-from bayesbinn.data.splits import validation_rows
+from bayesbinn.data.splits import stratified_rows, validation_rows
 from bayesbinn.errors import InvalidInput
 
 Task = Literal["classification", "regression"]
@@ -55,6 +55,8 @@ class Dataset:
     """Where it came from: a folder, a file, a package."""
     notes: tuple[str, ...] = ()
     """What was decided on the user's behalf, one sentence each."""
+    stratify: bool = False
+    """Whether `split` takes validation data from every class in proportion, or at random as the authors do."""
 
     def __post_init__(self) -> None:
         _check_inputs(self)
@@ -99,7 +101,11 @@ class Dataset:
         Only the training part can be augmented.
         """
         normaliser = self.normaliser
-        train, held = (torch.from_numpy(r) for r in validation_rows(len(self.train_inputs), validation, seed))
+        if self.stratify and self.task == "classification":
+            rows = stratified_rows(self.train_targets.numpy(), validation, seed)
+        else:
+            rows = validation_rows(len(self.train_inputs), validation, seed)
+        train, held = (torch.from_numpy(each) for each in rows)
         targets = self._standardised(self.train_targets)
         whole = len(held) == 0
         return Parts(

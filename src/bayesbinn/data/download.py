@@ -6,11 +6,9 @@ import contextlib
 import errno
 import gzip
 import hashlib
-import os
 import shutil
 import sys
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,6 +20,7 @@ from bayesbinn.data.files import REMEDY, decompressed, existing
 from bayesbinn.data.optional import need
 from bayesbinn.data.sources import Source
 from bayesbinn.errors import InvalidFile
+from bayesbinn.files import beside
 
 CHUNK = 1 << 18
 TIMEOUT = (10, 60)
@@ -57,7 +56,7 @@ def unpack(source: Source, archive: Path, folder: Path) -> None:
     try:
         for name, content in _regular_files(archive, set(wanted)):
             member = wanted.pop(name)
-            with _replacing(folder / member.name) as unfinished:
+            with _beside(folder / member.name) as unfinished:
                 with unfinished.open("wb") as copy:
                     shutil.copyfileobj(content, copy, CHUNK)
                 _check(unfinished, member.name, member.md5)
@@ -75,7 +74,7 @@ def _fetch_one(source: Source, name: str, final: Path, check: Callable[[Path], N
     failures = []
     for mirror in source.mirrors:
         try:
-            with _replacing(final) as unfinished, _progress(name) as bar:
+            with _beside(final) as unfinished, _progress(name) as bar:
                 pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK, timeout=TIMEOUT)(
                     mirror + name, str(unfinished), None
                 )
@@ -89,21 +88,11 @@ def _fetch_one(source: Source, name: str, final: Path, check: Callable[[Path], N
 
 
 @contextlib.contextmanager
-def _replacing(final: Path) -> Iterator[Path]:
-    """A partial file beside the final one, renamed when all went well and removed when not.
-
-    Its name is unique: several processes may fetch the same set at once, and the last one wins.
-    """
+def _beside(final: Path) -> Iterator[Path]:
+    """Several processes may fetch the same set at once; the last one wins."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f"{final.name}.", suffix=".partial", dir=final.parent)
-    os.close(handle)
-    unfinished = Path(name)
-    try:
+    with beside(final) as unfinished:
         yield unfinished
-        unfinished.chmod(0o644)  # mkstemp's files are private, a folder of data sets often is not
-        unfinished.replace(final)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _check(path: Path, name: str, md5: str | None, raw: bool = False) -> None:

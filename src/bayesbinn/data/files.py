@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from bayesbinn.errors import InvalidFile
+from bayesbinn.errors import InvalidFile, InvalidInput
 
 GZIP = b"\x1f\x8b"
 REMEDY = "replace the file, or delete it to have it downloaded again"
+
+
+def existing_path(path: str | os.PathLike[str], hint: str = "") -> Path:
+    """A regular file or a folder; a pipe or a device is refused, as reading it may never end."""
+    try:
+        where = Path(path).expanduser()
+        if where.is_file() or where.is_dir():
+            return where
+        there = where.exists()
+    except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL in it, an unknown home
+        raise InvalidInput(f"{os.fspath(path)}: no such file or folder ({error})") from None
+    if there:
+        raise InvalidInput(f"{where}: neither a regular file nor a folder: copy its content into a file first")
+    raise InvalidInput(f"{os.fspath(path)}: no such file or folder{hint}")
 
 
 def existing(folder: Path, name: str) -> Path | None:

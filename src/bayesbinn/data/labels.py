@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from bayesbinn.data.dataset import Task
 from bayesbinn.errors import InvalidInput
 
-MOST_CLASSES = 100
+MAX_CLASSES = 50
 """Whole numbers with more distinct values than this are quantities, unless the user says otherwise."""
 
 Values = npt.NDArray[Any]
@@ -47,13 +48,15 @@ class Labels:
         if len(strange):
             raise InvalidInput(
                 f"{where}: example {strange[0]} has the label {_text(labels[strange[0]])!r}, which is not among the "
-                f"{len(self.values)} classes of the training part: {_some(self.classes)}"
+                f"{len(self.values)} classes of the training part: {some(self.classes)}"
             )
         return torch.from_numpy(codes.astype(np.int64))
 
 
 def understand(labels: Values, where: str, task: Task | None = None) -> Labels:
     """Text and true/false are classes. So are whole numbers with few distinct values; other numbers are quantities.
+
+    Few are 50 or fewer, and no more than half as many as there are examples. `task` overrides the rule.
 
     >>> understand(np.array(["cat", "dog", "cat"]), "my.csv").classes
     ('cat', 'dog')
@@ -67,15 +70,19 @@ def understand(labels: Values, where: str, task: Task | None = None) -> Labels:
         _check_finite(labels, where)
     if not numeric and labels.dtype.kind not in "bU":
         raise InvalidInput(f"{where}: labels of type {labels.dtype}: numbers, text or true/false are needed")
+    if len(labels) == 0:
+        raise InvalidInput(f"{where}: there are no labels: one for each example is needed")
     values = np.unique(labels)
-    if task == "regression" or (task is None and numeric and _are_quantities(labels, values)):
+    why = _quantities(labels, values) if numeric else ""
+    if task == "regression" or (task is None and why):
         if not numeric:
             raise InvalidInput(f"{where}: regression needs numbers, but the first label is {_text(labels[0])!r}")
-        return Labels("regression", values[:0], f"regression: the label has {len(values)} different numbers")
+        return Labels("regression", values[:0], f"regression: {why or _numbers(values)}{_override(task, 'regression')}")
     if len(values) < 2:
         raise InvalidInput(f"{where}: all labels are {_text(values[0])!r}: 2 or more classes are needed")
     names = tuple(_text(value) for value in values)
-    return Labels("classification", values, f"classification: {len(values)} classes, {_some(names)}")
+    override = _override(task, "classification") if numeric else ""
+    return Labels("classification", values, f"classification: {len(values)} classes, {some(names)}{override}")
 
 
 def _check_finite(numbers: Values, where: str) -> None:
@@ -86,9 +93,26 @@ def _check_finite(numbers: Values, where: str) -> None:
         )
 
 
-def _are_quantities(labels: Values, values: Values) -> bool:
+def _quantities(labels: Values, values: Values) -> str:
+    """Why these numbers are quantities; empty if they are classes."""
     whole = labels.dtype.kind != "f" or bool((values == np.floor(values)).all())
-    return not whole or len(values) > MOST_CLASSES or 2 * len(values) > len(labels)
+    if not whole:
+        return "the label has numbers with fractions"
+    if len(values) > MAX_CLASSES:
+        return f"{_numbers(values)}, more than {MAX_CLASSES}"
+    return f"{_numbers(values)} in {len(labels)} examples" if 2 * len(values) > len(labels) else ""
+
+
+def _numbers(values: Values) -> str:
+    return f"the label has {len(values)} different numbers"
+
+
+def _override(asked: Task | None, chosen: Task) -> str:
+    """What was asked for, or how to ask for the other task."""
+    if asked is not None:
+        return ", as data.task says"
+    other = "classification" if chosen == "regression" else "regression"
+    return f'; for {other}, --set data.task={other} (in Python, task="{other}")'
 
 
 def _text(value: Any) -> str:
@@ -96,5 +120,6 @@ def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, np.floating) and value.is_integer() else str(value)
 
 
-def _some(names: tuple[str, ...], most: int = 5) -> str:
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first few, separated by commas."""
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from bayesbinn.data.dataset import Dataset, Task
-from bayesbinn.data.labels import Values
+from bayesbinn.data.labels import Values, some
+from bayesbinn.data.npy import read_npy_folder, read_npz
 from bayesbinn.data.own import Examples, build
 from bayesbinn.errors import InvalidFile
 
@@ -23,37 +24,42 @@ DIVIDED = (
 
 
 def load_npz(path: Path, task: Task | None = None) -> Dataset:
-    """Arrays `x` and `y`, or `x_train`, `y_train`, `x_test` and `y_test`.
+    """Arrays `x` and `y`, or `x_train`, `y_train`, `x_test` and `y_test`: of an archive, or a folder of .npy files.
 
     uint8 arrays of three or four axes are images, [N, H, W], [N, C, H, W] or [N, H, W, C].
     """
-    arrays = read_npz(path)
-    for names in DIVIDED:
-        if arrays.keys() >= set(names):
-            x_train, y_train, x_test, y_test = (arrays[name] for name in names)
-            train = Examples(inputs_of(path, names[0], x_train), _labels(y_train))
-            return build(path, train, Examples(inputs_of(path, names[2], x_test), _labels(y_test)), task=task)
-    if arrays.keys() >= set(WHOLE):
-        return build(path, Examples(inputs_of(path, "x", arrays["x"]), _labels(arrays["y"])), task=task)
+    arrays = (read_npy_folder if path.is_dir() else read_npz)(path, _to_train_on)
+    names = list(arrays)
+    parts = (
+        Examples(inputs_of(path, inputs, arrays[inputs]), _labels(arrays[labels]))
+        for inputs, labels in zip(names[::2], names[1::2], strict=True)
+    )
+    return build(path, *parts, task=task)
+
+
+def _to_train_on(path: Path, there: Sequence[str]) -> Sequence[str]:
+    """Inputs and labels in turn."""
+    for names in (*DIVIDED, WHOLE):
+        if set(names) <= set(there):
+            return names
     raise InvalidFile(
-        f"{path}: it holds {', '.join(sorted(arrays)) or 'no arrays'}: "
+        f"{path}: it holds {some(there) or 'no arrays'}: "
         "save x and y, or x_train, y_train, x_test and y_test, with numpy.savez"
     )
 
 
-def read_npz(path: Path) -> dict[str, Values]:
-    """All arrays, by their names in small letters."""
-    try:
-        # NumPy leaves a file open that it cannot read, so it is opened here.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name.lower(): archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InvalidFile(f"{path}: not a readable .npz file: {reason}: write it again with numpy.savez") from error
+def to_predict_on(path: Path, there: Sequence[str]) -> Sequence[str]:
+    """`x`, or the only array."""
+    if "x" in there:
+        return ["x"]
+    if len(there) == 1:
+        return there
+    raise InvalidFile(f"{path}: it holds {some(there) or 'no arrays'}: save the inputs as x")
 
 
 def _labels(array: Values) -> Values:
-    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    """A column of labels as a row; a single label, which has no axis, as one of length 1."""
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else np.atleast_1d(array)
 
 
 def inputs_of(path: Path, name: str, array: Values) -> Tensor:

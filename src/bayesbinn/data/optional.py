@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from bayesbinn.errors import MissingDependency
+from bayesbinn.errors import MissingDependency, how_to_install
 
 
 def need(module: str, purpose: str) -> Any:
@@ -20,4 +20,4 @@ def need(module: str, purpose: str) -> Any:
         package = module.partition(".")[0]
         if error.name is None or error.name.partition(".")[0] != package:
             raise
-        raise MissingDependency(f"{purpose} needs {package}: pip install 'bayesbinn[train]'") from error
+        raise MissingDependency(f"{purpose} needs {package}: {how_to_install('train')}") from error

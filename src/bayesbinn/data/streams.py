@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from bayesbinn.data.arrays import numpy_of
 from bayesbinn.data.dataset import Dataset
 from bayesbinn.data.normalise import statistics
 from bayesbinn.errors import InvalidInput, nearest
@@ -327,7 +328,7 @@ def _read(where: str, kind: str, part: Any, limit: int | None = None) -> tuple[T
     if hasattr(part, "__len__") and len(part) == 0:
         raise InvalidInput(f"{where}: no {kind} examples: fill the task or leave it out")
     if isinstance(part, (tuple, list)) and len(part) == 2 and all(isinstance(a, (np.ndarray, Tensor)) for a in part):
-        inputs, targets = _numpy(part[0]), _numpy(part[1])
+        inputs, targets = (numpy_of(each, f"{where}: {kind} part") for each in part)
     elif hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, (Mapping, str)):
         inputs, targets = _examples(where, kind, part, limit)
     else:
@@ -354,19 +355,12 @@ def _examples(where: str, kind: str, part: Any, limit: int | None) -> tuple[Arra
         if not isinstance(example, (tuple, list)) or len(example) < 2:
             got = type(example).__name__
             raise InvalidInput(f"{where}: {kind} example {row} is of type {got}: (input, target, ...) is needed")
-        pairs.append((_numpy(example[0]), _numpy(example[1])))
+        what = f"{where}: {kind} example {row}"
+        pairs.append((numpy_of(example[0], what), numpy_of(example[1], what)))
         for what, one, first in zip(("input", "target"), pairs[-1], pairs[0], strict=True):
             if one.shape != first.shape:
                 raise InvalidInput(f"{where}: {kind} example {row}: {what} of shape {one.shape}, not {first.shape}")
     return np.stack([x for x, _ in pairs]), np.stack([y for _, y in pairs])
-
-
-def _numpy(values: Any) -> Array:
-    """NumPy has no bfloat16: it is widened."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        return np.asarray((values.float() if values.dtype == torch.bfloat16 else values).numpy())
-    return np.asarray(values)
 
 
 def _inputs(where: str, kind: str, array: Array) -> Tensor:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from bayesbinn.data.dataset import Dataset, Task
 from bayesbinn.data.labels import Values
+from bayesbinn.data.memory import check_fits
 from bayesbinn.data.optional import need
 from bayesbinn.data.own import Examples, build
-from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
+MAX_NOTES = 5
+
+# A block of a CSV file holds whole rows. Many columns in small blocks take Arrow a time that grows with their square.
+_MIN_BLOCK, _MAX_BLOCK = 2**20, 2**26
+# Columns are converted many at once, so that a wide table takes no call for each; about as many cells as this.
+_CELLS = 2**20
 
 
 def load_table(path: Path, label: str | None, *, test: Path | None = None, task: Task | None = None) -> Dataset:
@@ -32,41 +42,63 @@ def load_table(path: Path, label: str | None, *, test: Path | None = None, task:
             differ = sorted(set(other.column_names) ^ set(table.column_names))
             raise InvalidInput(f"{test}: its columns differ from those of {path.name}: {', '.join(differ)}")
         tested = _examples(test, other.select(table.column_names), label)[1]
-    for name, column in zip(features, train.inputs.T, strict=True):
-        if column.std() > 0 and column.std() < 1e-6 * column.mean().abs():
-            notes.append(f"column {name!r} hardly changes next to its size: subtract its mean to keep its digits")
+    notes += _steady(features, train.inputs)
     return build(path, train, tested, task=task, features=features, notes=notes)
+
+
+def _steady(features: list[str], inputs: Tensor) -> list[str]:
+    """Notes on the first columns whose differences get lost in float32."""
+    std, mean = torch.std_mean(inputs, 0, correction=0)
+    found = ((std > 0) & (std < 1e-6 * mean.abs())).nonzero().flatten().tolist()
+    advice = "hardly changes next to its size: subtract its mean to keep its digits"
+    return [f"column {features[column]!r} {advice}" for column in found[:MAX_NOTES]]
 
 
 def read_table(path: Path, notes: list[str]) -> Any:
     """The file as an Arrow table; cells of a CSV are still text. What was left out is added to `notes`."""
     table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
     names = table.column_names
+    _check_names(path, names)
     if names and names[0] in ("", "__index_level_0__"):
         notes.append("the first column has no name: taken for row numbers and left out")
         table = table.drop_columns([names[0]])
     if table.num_rows == 0:
-        raise InvalidFile(f"{path}: it has a header but no rows: at least 5 are needed")
+        raise InvalidFile(f"{path}: it has a header but no rows: at least one is needed")
     return table
 
 
 def _read_parquet(path: Path) -> Any:
-    arrow, parquet = need("pyarrow", "reading Parquet files"), need("pyarrow.parquet", "reading Parquet files")
+    parquet = need("pyarrow.parquet", "reading Parquet files")
     try:
-        return parquet.read_table(path)
-    except (arrow.ArrowException, OSError) as error:
+        # A column of one value takes no room in the file but all of it in memory.
+        facts = parquet.read_metadata(path)
+        _check_names(path, facts.schema.to_arrow_schema().names)
+        rows = max(facts.num_rows, sum(facts.row_group(group).num_rows for group in range(facts.num_row_groups)))
+        check_fits(path, rows * facts.num_columns * 8, f"{rows:,} rows")
+        table = parquet.read_table(path)
+        table.validate(full=True)  # also that text is UTF-8
+        return table
+    except BayesbinnError:
+        raise
+    except Exception as error:  # damaged files make Arrow raise UnicodeDecodeError, MemoryError, KeyError, ... too
         raise InvalidFile(f"{path}: not a readable Parquet file ({_one_line(error)}): write it again") from error
 
 
 def _read_csv(path: Path) -> Any:
     arrow, reader = need("pyarrow", "reading CSV files"), need("pyarrow.csv", "reading CSV files")
-    skipped = 0
+    skipped, size = 0, path.stat().st_size
+    check_fits(path, size, "it")
     try:
         skipped, delimiter, names = _header(path)
         return reader.read_csv(
             path,
             # One thread, so that the message about a ragged row says which one it is.
-            read_options=reader.ReadOptions(column_names=names, skip_rows=skipped, use_threads=False),
+            read_options=reader.ReadOptions(
+                column_names=names,
+                skip_rows=skipped,
+                use_threads=False,
+                block_size=min(max(size, _MIN_BLOCK), _MAX_BLOCK),
+            ),
             parse_options=reader.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             # As text, so that our own message can name the column and the row of a cell that is no number.
             convert_options=reader.ConvertOptions(
@@ -89,15 +121,19 @@ def _header(path: Path) -> tuple[int, str, list[str]]:
         raise InvalidFile(f"{path}: the file is empty: a header line and at least 5 rows are needed")
     delimiter = max(",;\t", key=re.sub('"[^"]*"', "", header).count)
     names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice or "" in names[1:]:
-        what = f"two columns are called {twice[0]!r}" if twice else f"column {names.index('', 1) + 1} has no name"
-        raise InvalidFile(f"{path}: {what}: the first line must give every column a name of its own")
+    _check_names(path, names)
     return skipped, delimiter, names
 
 
+def _check_names(path: Path, names: list[str]) -> None:
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice or "" in names[1:]:
+        what = f"two columns are called {twice[0]!r}" if twice else f"column {names.index('', 1) + 1} has no name"
+        raise InvalidFile(f"{path}: {what}: the first line must give every column a name of its own")
+
+
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _examples(path: Path, table: Any, label: str | None) -> tuple[list[str], Examples]:
@@ -110,31 +146,47 @@ def _examples(path: Path, table: Any, label: str | None) -> tuple[list[str], Exa
     features = [name for name in names if name != label]
     if not features:
         raise InvalidInput(f"{path}: {label!r} is the only column: at least one column of numbers is needed beside it")
-    columns = [numbers_of(path, name, table.column(name)) for name in features]
-    inputs = torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
-    return features, Examples(inputs, _labels(path, label, table.column(label)))
+    return features, Examples(numbers_of_columns(path, table, features), _labels(path, label, table.column(label)))
 
 
-def numbers_of(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
-    """A column of finite numbers; the error names the first cell that is not one."""
+def numbers_of_columns(path: Path, table: Any, names: list[str]) -> Tensor:
+    """float32 [rows, names] of finite numbers; the error names the first cell that is not one."""
+    numbers = np.empty((table.num_rows, len(names)), np.float32)
+    columns = [table.column(name) for name in names]
+    most = max(1, _CELLS // table.num_rows)
+    start = 0
+    while start < len(names):
+        alike = (c for c in range(start, len(names)) if c - start == most or columns[c].type != columns[start].type)
+        end = next(alike, len(names))
+        numbers[:, start:end] = _numbers_of(path, names[start:end], columns[start:end]).T
+        start = end
+    return torch.from_numpy(numbers)
+
+
+def _numbers_of(path: Path, names: list[str], columns: list[Any]) -> npt.NDArray[np.float64]:
+    """[names, rows] of columns of one type."""
     arrow = need("pyarrow", "reading tables")
-    column, is_text = _cells(column)
-    kind = column.type
+    chunks = [chunk for column in columns for chunk in column.chunks]
+    cells, is_text = _cells(arrow.chunked_array(chunks, type=columns[0].type))
+    kind, rows = cells.type, len(columns[0])
     if not (is_text or arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)):
-        raise InvalidFile(f"{path}: column {name!r} holds {kind}, not numbers: convert it or drop the column")
+        raise InvalidFile(f"{path}: column {names[0]!r} holds {kind}, not numbers: convert it or drop the column")
     try:
-        numbers: npt.NDArray[np.float64] = column.cast(arrow.float64(), safe=False).to_numpy()
+        numbers: npt.NDArray[np.float64] = cells.cast(arrow.float64(), safe=False).to_numpy()
     except arrow.ArrowInvalid:
-        row, cell = next((r, cell) for r, cell in enumerate(column, 1) if not _is_number(cell))
+        all_cells = enumerate(cells.to_pylist())
+        place, cell = next((place, cell) for place, cell in all_cells if cell is not None and not is_number(cell))
         raise InvalidFile(
-            f"{path}: column {name!r} holds {cell.as_py()!r} in row {row}, which is not a number: "
-            "correct the cell or drop the column"
+            f"{path}: column {names[place // rows]!r} holds {cell[:100]!r} in row {place % rows + 1}, which is not a "
+            "number: correct the cell or drop the column"
         ) from None
-    bad = np.flatnonzero(~(np.abs(numbers) <= np.finfo(np.float32).max))
-    if len(bad):
+    numbers = numbers.reshape(len(names), rows)
+    bad = ~(np.abs(numbers) <= np.finfo(np.float32).max)
+    if bad.any():
+        column = int(bad.any(1).argmax())
         raise InvalidFile(
-            f"{path}: column {name!r} is empty, NaN or too large in row {bad[0] + 1} ({len(bad)} such cells): "
-            "fill them, or drop the rows or the column"
+            f"{path}: column {names[column]!r} is empty, NaN or too large in row {bad[column].argmax() + 1} "
+            f"({bad[column].sum()} such cells): fill them, or drop the rows or the column"
         )
     return numbers
 
@@ -154,9 +206,11 @@ def _labels(path: Path, name: str, column: Any) -> Values:
         return values
     try:
         numbers: Values = column.cast(arrow.float64()).to_numpy()
-        return numbers
     except arrow.ArrowInvalid:
         return np.array(column.to_pylist(), dtype=np.str_)
+    with suppress(arrow.ArrowInvalid):  # as floating point, two whole numbers above 2^53 can be one class
+        numbers = column.cast(arrow.int64()).to_numpy()
+    return numbers
 
 
 def _cells(column: Any) -> tuple[Any, bool]:
@@ -170,10 +224,11 @@ def _cells(column: Any) -> tuple[Any, bool]:
     return compute.if_else(compute.equal(column, ""), None, column), True
 
 
-def _is_number(cell: Any) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a cell is a number, as tables are read."""
     arrow = need("pyarrow", "reading tables")
     try:
-        cell.cast(arrow.float64())
+        arrow.scalar(text, arrow.string()).cast(arrow.float64())
     except arrow.ArrowInvalid:
         return False
     return True

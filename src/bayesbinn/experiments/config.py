@@ -6,8 +6,10 @@ gives an `Experiment`, which is complete: written to a run's ``config.toml``, it
 
 from __future__ import annotations
 
+import copy
 import json
-import sys
+import tomllib
+import warnings
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -15,17 +17,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bayesbinn.errors import InvalidFile, InvalidInput, nearest
-from bayesbinn.experiments.schedules import SCHEDULES, Constant, Schedule
+from bayesbinn.errors import BayesbinnWarning, InvalidFile, InvalidInput, nearest
+from bayesbinn.experiments.schedules import SCHEDULES, Constant, Cosine, Schedule
+from bayesbinn.files import reason_of
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
+MAX_DEPTH = 32
+"""Levels of tables and lists in a TOML file."""
 _POSITIVE = Field(gt=0)
 # Settings of a method that the loop provides, or that are no plain values.
 _PROVIDED = {"train_set_size", "seed", "prior", "independent_noise"}
+# Where `override` notes the method's settings that the user gave, until `validated`.
+_GIVEN = "--set"
+_REPLACED_BY_CERTAINTY = ("lr", "temperature", "initial_strength", "memory")
 
 
 class _Section(BaseModel):
@@ -39,10 +42,14 @@ class DataSettings(_Section):
     """A data set by name, or the path of a user's own."""
     label: str | None = None
     """The label column of a table."""
+    task: Literal["classification", "regression"] | None = None
+    """Whether numbers in the label are classes or quantities; by default the data decide, and a note says how."""
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The share of the training data that is kept for validation."""
     augment: bool = False
     """Pad by 4, crop and flip the training images."""
+    stratify: bool = False
+    """Take validation data from every class in proportion; the authors take them at random."""
 
 
 class ModelSettings(_Section):
@@ -55,6 +62,12 @@ class ModelSettings(_Section):
     """For the synthetic networks."""
     batchnorm: bool = True
     """For continual_mlp: whether it has BatchNorm, whose statistics tell tasks apart."""
+    hidden: Annotated[int, _POSITIVE] = 128
+    """For table_mlp: the units of each hidden layer."""
+    layers: Annotated[int, _POSITIVE] = 2
+    """For table_mlp: the number of hidden layers."""
+    output_affine: bool = False
+    """For vgg: the last BatchNorm has a learned gain and shift, as table_mlp's have, so that classes may be rare."""
 
 
 class TrainingSettings(_Section):
@@ -160,13 +173,55 @@ def load_experiment(
         raw = _choose_method(raw, method, source)
     elif method is not None and method != (name := _table(raw, "method", source).get("name")):
         raise InvalidInput(f"{source} is a complete experiment for {name!r}, not {method!r}")
-    for key, value in (overrides or {}).items():
+    own, changes = copy.deepcopy(raw), overrides or {}
+    for key, value in changes.items():
         override(raw, key, value)
+    if not _states_end(changes):
+        _end_cosine_above_zero(raw, own, source)
     return validated(raw, source)
+
+
+def _states_end(changes: Mapping[str, Any]) -> bool:
+    """Whether the user says how the cosine is to end."""
+    whole = [changes.get(key) for key in ("schedule", "method.schedule")]
+    return "method.schedule.end" in changes or any(isinstance(each, dict) and "end" in each for each in whole)
+
+
+def _end_cosine_above_zero(raw: dict[str, Any], own: dict[str, Any], source: str) -> None:
+    """Keep the authors' cosine only where a preset, or a run that was begun with it, is taken as it is.
+
+    `own` is the experiment before the user's changes. At another length, or on other data, the authors' schedule
+    would only waste the last epoch: the whole run, if there is one epoch.
+    """
+    schedule = _part(raw, "method.schedule")
+    if not isinstance(schedule, dict) or schedule.get("kind") != "cosine" or schedule.get("every_batch"):
+        return
+    known = source in preset_names() or Path(source).name == "config.toml"
+    changed = any(_part(own, key) != _part(raw, key) for key in ("training.epochs", "data.name", "method.schedule"))
+    if changed or (not known and "end" not in schedule):
+        schedule["end"] = "above_zero"
+
+
+def _part(tree: Any, key: str) -> Any:
+    """What stands under a dotted key; None if nothing does."""
+    for step in key.split("."):
+        tree = tree.get(step) if isinstance(tree, dict) else None
+    return tree
+
+
+def as_begun(begun: Experiment, wanted: Experiment) -> Experiment:
+    """`wanted`, with the authors' cosine if the run was begun before its config.toml stated how a cosine ends."""
+    schedule = wanted.method.schedule
+    old = begun.method.schedule
+    if not isinstance(schedule, Cosine) or not isinstance(old, Cosine) or "end" in old.model_fields_set:
+        return wanted
+    method = wanted.method.model_copy(update={"schedule": schedule.model_copy(update={"end": old.end})})
+    return wanted.model_copy(update={"method": method})
 
 
 def validated(raw: dict[str, Any], source: str) -> Experiment:
     """Check every section and every setting of the method; the first problem is one line."""
+    _make_room_for_certainty(raw)
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
@@ -199,7 +254,8 @@ def _try_settings(settings: MethodSettings, source: str) -> None:
 
     try:
         weight = [("weight", torch.nn.Parameter(torch.ones(1, 1)))]
-        with ranks.alone():
+        with ranks.alone(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", BayesbinnWarning)  # they depend on the size of the training set
             get_method(settings.name).create(weight, train_set_size=2, seed=0, **settings.settings)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
@@ -228,10 +284,23 @@ def _read(source: str) -> dict[str, Any]:
     else:
         known = preset_names()
         raise InvalidInput(f"there is no preset {source!r}.{nearest(source, known)} Presets: {', '.join(known)}")
+    return parse_toml(text, source)
+
+
+def parse_toml(text: str, source: str, hint: str = "") -> dict[str, Any]:
+    """The tables of a TOML file, which may be nested `MAX_DEPTH` deep; whatever is wrong is one line."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidFile(f"{source}: not TOML: {error}") from None
+        tree = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # An integer of thousands of digits is a plain ValueError, deeply nested brackets a RecursionError.
+        raise InvalidFile(f"{source}: not TOML: {reason_of(error)}{hint}") from None
+    level: list[Any] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+        level = [each for each in level if isinstance(each, (dict, list))]
+        if not level:
+            return tree
+    raise InvalidFile(f"{source}: its tables and lists are nested more than {MAX_DEPTH} deep; no experiment needs that")
 
 
 def _choose_method(raw: dict[str, Any], method: str | None, source: str) -> dict[str, Any]:
@@ -274,6 +343,8 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
         raise InvalidInput(f"--set {key}: there is no section {section!r}.{nearest(section, _SECTIONS)}")
     if section == "method" and field not in MethodSettings.model_fields and "." not in field:
         field = f"settings.{field}"
+    if section == "method" and field.startswith("settings.") and isinstance(raw.get("method"), dict):
+        raw["method"].setdefault(_GIVEN, []).append(field.removeprefix("settings."))
     *steps, last = [section, *field.split(".")]
     target = raw
     for step in steps:
@@ -281,6 +352,22 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(target, dict):
             raise InvalidInput(f"--set {key}: {step!r} is a value, not a section: nothing can be below it")
     target[last] = value
+
+
+def _make_room_for_certainty(raw: dict[str, Any]) -> None:
+    """Where the user set `certainty`, drop the settings of the other rule that came with the preset.
+
+    A rate and a temperature chosen for one network would leave the posterior where it starts. What the user set, in
+    whatever order, stays.
+    """
+    method = raw.get("method")
+    if not isinstance(method, dict):
+        return
+    given = method.pop(_GIVEN, [])
+    if "certainty" in given:
+        for key in _REPLACED_BY_CERTAINTY:
+            if key not in given:
+                method["settings"].pop(key, None)
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -23,20 +23,50 @@ class Constant(_Schedule):
     def factor(self, epoch: int, epochs: int, progress: float) -> float:
         return 1.0
 
+    def describe(self) -> str:
+        return "constant"
+
 
 class Cosine(_Schedule):
-    """(1 + cos(π·e/T))/2 in epoch e of T, counted from 1.
+    """Half a cosine over the run, one rate per epoch e of T, counted from 1.
 
-    The authors advance the schedule at the start of an epoch: the first one already trains below
-    the initial rate, and the last one at practically 0.
+    end = "above_zero": (1 + cos(π·(e − ½)/T))/2, the cosine in the middle of the epoch. Every epoch trains, also
+    the only one of a run of one.
+
+    end = "authors": (1 + cos(π·e/T))/2. The authors advance the schedule at the start of an epoch: the first one
+    already trains below the initial rate, and the last one at practically 0. That costs one epoch of 500, but half of
+    a run of two and the whole of a run of one, so only the paper's presets at their own length use it, and runs
+    whose config.toml was written before there was a choice.
     """
 
     kind: Literal["cosine"] = "cosine"
     every_batch: bool = False
-    """Advance with every batch instead, from 1 at the first: what a run of a single epoch needs."""
+    """Advance with every batch instead, from 1 at the first; `end` then makes no difference."""
+    end: Literal["authors", "above_zero"] = "authors"
 
     def factor(self, epoch: int, epochs: int, progress: float) -> float:
-        return 0.5 * (1 + math.cos(math.pi * (progress if self.every_batch else epoch / epochs)))
+        if self.every_batch:
+            return half_cosine(progress)
+        return half_cosine(epoch / epochs) if self.end == "authors" else cosine(epoch, epochs)
+
+    def describe(self) -> str:
+        if self.every_batch:
+            return "cosine, with every batch"
+        return "cosine, 0 in the last epoch as the authors have it" if self.end == "authors" else "cosine, ends above 0"
+
+
+def half_cosine(progress: float) -> float:
+    """From 1 at the start of a run, `progress` = 0, to 0 at its end."""
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def cosine(epoch: int, epochs: int) -> float:
+    """The cosine in the middle of epoch `epoch` of `epochs`, counted from 1: above 0 in every one.
+
+    >>> [round(cosine(epoch, 3), 3) for epoch in (1, 2, 3)], round(cosine(1, 1), 3)
+    ([0.933, 0.5, 0.067], 0.5)
+    """
+    return half_cosine((epoch - 0.5) / epochs)
 
 
 class Exponential(_Schedule):
@@ -47,6 +77,9 @@ class Exponential(_Schedule):
 
     def factor(self, epoch: int, epochs: int, progress: float) -> float:
         return float(self.final ** ((epoch - 1) / epochs))
+
+    def describe(self) -> str:
+        return f"exponential, down to {self.final:g} of the initial rate"
 
 
 class Step(_Schedule):
@@ -64,6 +97,9 @@ class Step(_Schedule):
         if self.every is not None:
             drops += int(passed / self.every)
         return float(self.by**drops)
+
+    def describe(self) -> str:
+        return f"in steps, by {self.by:g} each"
 
 
 SCHEDULES: dict[str, type[_Schedule]] = {

@@ -13,7 +13,8 @@ from pathlib import Path
 from bayesbinn.errors import InvalidInput
 from bayesbinn.export.c_layers import Layers
 from bayesbinn.export.c_text import check_name, number, renamed, string, template
-from bayesbinn.export.networks import Networks, as_float32, networks_of, write_atomically
+from bayesbinn.export.networks import Networks, as_float32, networks_of
+from bayesbinn.files import write_together
 from bayesbinn.format import ModelFile
 
 # In the order in which they are written: a struct before the functions that take it.
@@ -46,7 +47,7 @@ def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model
     Args:
         model: from `bayesbinn.format.read`.
         folder_or_stem: an existing folder, which gets `<name>.h` and `<name>.c`; or the files' common path
-            without the ending.
+            without the ending, whose folder is made if there is none.
         name: what all functions and constants of the C code start with.
     """
     check_name(name)
@@ -58,7 +59,8 @@ def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model
         raise InvalidInput(f"{stem.name!r}: a C file includes it by this name; use letters, digits and _ . + -")
     header, source = stem.with_name(stem.name + ".h"), stem.with_name(stem.name + ".c")
     written = _Writer(networks_of(model), name, header.name)
-    write_atomically([(header, written.header().encode()), (source, written.source().encode())])
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    write_together([(header, written.header().encode()), (source, written.source().encode())])
     return header, source
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,22 +103,3 @@ def _check_windows(index: int, node: Node, before: Shape, after: Shape) -> None:
             first = start + -(start // dilation) * dilation  # the first position that is not before the image
             if first >= before[axis + 1] or first > start + dilation * (kernel - 1):
                 raise InvalidInput(f"{place(index, node)}: a window lies in the padding alone; use a smaller dilation")
-
-
-def write_atomically(contents: Sequence[tuple[Path, bytes]]) -> None:
-    """Write all files under other names first: a reader sees an old file or a whole new one."""
-    partials = [(path.with_name(path.name + ".partial"), path) for path, _ in contents]
-    try:
-        for (partial, _), (_, content) in zip(partials, contents, strict=True):
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        for partial, path in partials:
-            partial.replace(path)
-    except OSError as error:
-        for partial, _ in partials:
-            with suppress(OSError):
-                partial.unlink()
-        where = contents[0][0]
-        raise InvalidInput(f"{where}: could not be written ({error.strerror or error}); choose another place") from None

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.errors import InvalidInput, MissingDependency
-from bayesbinn.export.networks import Networks, as_float32, networks_of, write_atomically
+from bayesbinn.errors import InvalidInput, MissingDependency, how_to_install
+from bayesbinn.export.networks import Networks, as_float32, networks_of
+from bayesbinn.files import write_whole
 from bayesbinn.format import ModelFile
 from bayesbinn.graph import Node, Shape
 
@@ -45,7 +46,7 @@ def export_onnx(model: ModelFile, path: str | Path, *, opset: int = OLDEST_OPSET
     except ModuleNotFoundError as error:
         if error.name != "onnx":
             raise
-        raise MissingDependency("export to ONNX needs onnx: pip install 'bayesbinn[onnx]'") from error
+        raise MissingDependency(f"export to ONNX needs onnx: {how_to_install('onnx')}") from error
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST_OPSET <= opset <= newest:
         raise InvalidInput(f"opset={opset}: this version of onnx can write {OLDEST_OPSET} to {newest}")
@@ -56,7 +57,7 @@ def export_onnx(model: ModelFile, path: str | Path, *, opset: int = OLDEST_OPSET
     built = _build(onnx, networks, opset)
     onnx.checker.check_model(built)
     path = Path(path)
-    write_atomically([(path, built.SerializeToString())])
+    write_whole(path, built.SerializeToString())
     return path
 
 

@@ -14,7 +14,7 @@ from bayesbinn.kernels.dispatch import (
     bayesbinn_update_from_slopes,
     bimu_update,
     bop_update,
-    first_nonfinite,
+    first_beyond,
     normal,
     pmf_update,
     restore_mode,
@@ -28,7 +28,7 @@ from bayesbinn.kernels.dispatch import (
     write_training_sample,
 )
 from bayesbinn.kernels.noise import noise_key, random_bits, uniform
-from bayesbinn.kernels.twin import AdamSettings, BiMUSettings, RuleSettings
+from bayesbinn.kernels.twin import AdamSettings, BiMUSettings, RuleSettings, largest_scale
 
 __all__ = [
     "AdamSettings",
@@ -41,7 +41,8 @@ __all__ = [
     "bayesbinn_update_from_slopes",
     "bimu_update",
     "bop_update",
-    "first_nonfinite",
+    "first_beyond",
+    "largest_scale",
     "noise_key",
     "normal",
     "pmf_update",

@@ -53,9 +53,9 @@ def _kernel(lists: int, has_native: bool = True) -> Callable[[Callable[..., None
 
 def _stage(x: Any) -> Any:
     """A float32 tensor with its elements in logical order: itself where it is one already."""
-    if not isinstance(x, Tensor) or (x.dtype is torch.float32 and x.is_contiguous()):
+    if not isinstance(x, Tensor) or (x.dtype is torch.float32 and x.is_contiguous() and not x.is_neg()):
         return x
-    return x.detach().to(torch.float32).contiguous()
+    return x.detach().to(torch.float32).contiguous().resolve_neg()
 
 
 def _pieces(tensor: Tensor) -> Iterator[slice]:
@@ -75,12 +75,13 @@ def _fill(target: Tensor, source: Tensor, compute: Callable[[Tensor, int], Tenso
         target[piece] = compute(source[piece], piece.start)
 
 
-def first_nonfinite(tensors: Sequence[Tensor]) -> int | None:
-    """The index of the first tensor that holds a NaN or an infinity."""
+def first_beyond(tensors: Sequence[Tensor], limit: float) -> int | None:
+    """The index of the first tensor that holds a value beyond ±`limit`, an infinity or a NaN."""
+    limit = min(limit, torch.finfo(torch.float32).max)
     if native.usable(*tensors):
-        return native.first_nonfinite(tensors)
+        return native.first_beyond(tensors, limit)
     for index, tensor in enumerate(tensors):
-        if not bool(torch.isfinite(tensor).all()):
+        if not bool((tensor.detach().to(torch.float32).abs() <= limit).all()):
             return index
     return None
 
@@ -284,7 +285,7 @@ def ste_update(
 
 @_kernel(lists=3)
 def bop_update(parameter: Tensor, average: Tensor, gradient: Tensor, rate: float, threshold: float) -> None:
-    """One step of Bop; the weights themselves are the state that flips."""
+    """One step of Bop; the weights themselves are the state that flips, or their signs if a user changed them."""
     flipped, new = twin.bop_step(parameter.detach(), average, gradient, rate, threshold)
     average.copy_(new)
     parameter.detach().copy_(flipped)

@@ -69,6 +69,8 @@ def usable(*tensors: Tensor) -> bool:
     for tensor in tensors:
         if not (tensor.is_cpu and tensor.dtype is torch.float32 and tensor.is_contiguous() and type(tensor) in _PLAIN):
             return False
+        if tensor.is_neg():  # the elements in memory have the opposite sign
+            return False
     return True
 
 
@@ -92,8 +94,8 @@ def _addresses(tensors: MaybeTensors) -> list[int]:
     return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
-def first_nonfinite(tensors: Tensors) -> int | None:
-    index: int = _native.first_nonfinite(torch.get_num_threads(), _sizes(tensors), _addresses(tensors))
+def first_beyond(tensors: Tensors, limit: float) -> int | None:
+    index: int = _native.first_beyond(torch.get_num_threads(), _sizes(tensors), _addresses(tensors), limit)
     return None if index < 0 else index
 
 

@@ -6,12 +6,13 @@ Each native kernel has its twin here and is tested against it; BiMU has no nativ
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bayesbinn.kernels.elementary import half_logit, sech2, sqrt, tanh
+from bayesbinn.kernels.elementary import MAX_LOGISTIC, SATURATION, half_logit, sech2, sqrt, tanh
 from bayesbinn.kernels.noise import uniform
 
 FADING = 0.05
@@ -110,6 +111,13 @@ def scale_from_slope(natural: Tensor, slope: Tensor, temperature: float, eps: fl
     return (slope + eps) / ((sech2(natural) + eps) * temperature)
 
 
+def largest_scale(temperature: float, eps: float) -> float:
+    """A bound on s. From |λ| = max |δ| + 13·ln 2·τ on, no noise makes 1 − w² differ from 0, and s is at most 1/τ."""
+    reach = (MAX_LOGISTIC + SATURATION * temperature) * (1 + 1e-5)
+    variance = math.cosh(reach) ** -2 if reach < SATURATION else 0.0
+    return (1 + eps) / ((variance + eps) * temperature)
+
+
 def natural_gradient_step(
     natural: Tensor, scaled_gradient: Tensor, momentum: Tensor | None, prior: Tensor | None, rule: RuleSettings
 ) -> tuple[Tensor, Tensor | None]:
@@ -149,7 +157,8 @@ def adam_direction(
 
 
 def bop_step(weight: Tensor, average: Tensor, gradient: Tensor, rate: float, threshold: float) -> tuple[Tensor, Tensor]:
-    """m ← (1 − γ)·m + γ·g, then flip w where w·m > τ; returns (w, m)."""
+    """m ← (1 − γ)·m + γ·g, then flip w where w·m > τ; returns (w, m), with w exactly ±1 whatever it was."""
+    weight = sign(weight)
     average = average * (1 - rate) + gradient * rate
     return torch.where(weight * average > threshold, -weight, weight), average
 

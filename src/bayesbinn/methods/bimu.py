@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bayesbinn import kernels
 from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State
+from bayesbinn.methods.gradients import ROOM
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require
 
@@ -134,6 +135,11 @@ class BiMU(BinaryOptimizer):
         if totals:  # a group that was added after the sample has no members here, and no temperature
             temperature = self._temperatures[id(members.group)]
             kernels.accumulate_slope(totals, self._slopes_of(members), gradients, temperature)
+
+    def _gradient_limit(self, members: Members, draw: int | None) -> float:
+        group = members.group
+        chained = 1.0 if draw is None else min(1.0, self._temperatures[id(group)])
+        return ROOM * chained / float(group["gain"] * max(group["lr"], 4))
 
     def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
         group, naturals = members.group, members.state("natural")

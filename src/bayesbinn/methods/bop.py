@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bayesbinn import kernels
 from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State, mean_gradients
+from bayesbinn.methods.gradients import ROOM
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require
 
@@ -72,6 +73,9 @@ class Bop(BinaryOptimizer):
             index: {**state, "positive": parameters[index].detach() >= 0} for index, state in saved["state"].items()
         }
         return saved
+
+    def _gradient_limit(self, members: Members, draw: int | None) -> float:
+        return ROOM / float(max(members.group["lr"], 1))  # at rates up to 1 the average is a mean
 
     def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
         group = members.group

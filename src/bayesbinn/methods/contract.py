@@ -24,8 +24,10 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from bayesbinn import kernels
 from bayesbinn.binary import canonical_name
-from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient, nearest
+from bayesbinn.errors import InvalidInput, InvalidUse, nearest
+from bayesbinn.methods import gradients as checks
 from bayesbinn.methods import ranks
+from bayesbinn.methods.adoption import question_vectors
 from bayesbinn.methods.members import Counters, Group, Members, Samples, State
 from bayesbinn.posterior import BernoulliPosterior
 
@@ -111,6 +113,13 @@ class BinaryOptimizer(torch.optim.Optimizer):
         """
         raise NotImplementedError
 
+    def _gradient_limit(self, members: Members, draw: int | None) -> float:
+        """Gradients (or totals, where `draw` is None) up to here cannot make the state overflow.
+
+        It may be cautious: a step with a larger one is made, and taken back if it did overflow.
+        """
+        return checks.SQUARABLE
+
     def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
         """λ = ½·log(p/(1 − p)) of a parameter."""
         raise NotImplementedError
@@ -178,6 +187,8 @@ class BinaryOptimizer(torch.optim.Optimizer):
             _check_trainable(name, parameter)
             taken.add(name)
             self._names[parameter] = name
+        if self.binary:
+            question_vectors(type(self).__name__, self._names, group["params"])
         for parameter in group["params"]:
             state = self._start(parameter, self._names[parameter], group)
             for key in sorted(state):
@@ -303,9 +314,14 @@ class BinaryOptimizer(torch.optim.Optimizer):
         """Move the last sample's gradients from ``p.grad`` into the totals."""
         if self._samples.pending is None:
             return
-        draw, self._samples.pending = self._samples.pending, None
+        with self._clearing_samples():
+            self._fold(self._samples.pending)
+
+    def _fold(self, draw: int) -> None:
+        self._samples.pending = None
         for members in self._with_gradient():
-            for parameter in members.parameters:
+            for parameter, name in zip(members.parameters, members.names, strict=True):
+                checks.refuse_unusable(name, _present(parameter.grad))
                 if parameter not in self._samples.totals:
                     self._samples.totals[parameter] = torch.zeros(
                         parameter.shape, dtype=torch.float32, device=parameter.device
@@ -342,21 +358,46 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._samples.clear()
             return loss
         self._check_scaler_saw_all_samples(found_inf)
+        try:
+            self._move()
+        except Exception:
+            self._forget_scaler()
+            raise
+        finally:
+            self._samples.clear()
+        return loss
 
+    def _move(self) -> None:
+        """Update the state from the samples at hand. All gradients are checked before anything changes."""
         draw, samples = self._samples.pending, self._samples.count
         if samples > 1 or self._reduces_itself():
             self._fold_pending()
             self._average_over_ranks()
             draw = None
         batches = self._ready(draw)
-        self._samples.clear()
-        self._refuse_nonfinite(batches)
-        for members, gradients in batches:
-            for state in members.states:
-                state["step"] += 1
-            self._update(members, gradients, draw, samples)
-        self._counters.steps += 1
-        return loss
+        number = self._counters.steps + 1
+        limits = [self._gradient_limit(members, draw) for members, _ in batches]
+        is_risky = checks.refuse_nonfinite(batches, limits, number)
+        with checks.taken_back_on_overflow(batches, number) if is_risky else nullcontext():
+            for members, gradients in batches:
+                for state in members.states:
+                    state["step"] += 1
+                self._update(members, gradients, draw, samples)
+        self._harden_the_rest(batches)
+        self._counters.steps = number
+
+    def _harden_the_rest(self, batches: list[checks.Batch]) -> None:
+        """A step writes every weight that it trains, so that ``p.data.mul_(...)`` does not outlive it.
+
+        Those without a gradient are written here. A frozen parameter is left alone.
+        """
+        if sum(len(members.parameters) for members, _ in batches) == len(self._names):
+            return
+        moved = {id(parameter) for members, _ in batches for parameter in members.parameters}
+        for group in self.param_groups:
+            rest = [p for p in group["params"] if p.requires_grad and id(p) not in moved]
+            if rest:
+                self._harden(self._members(group, rest))
 
     def _sample_closure(self, closure: Callable[[], Any]) -> Any:
         if self._samples.count:
@@ -382,7 +423,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._samples.clear()
             raise
 
-    def _ready(self, draw: int | None) -> list[tuple[Members, list[Tensor]]]:
+    def _ready(self, draw: int | None) -> list[checks.Batch]:
         """What to update: parameters with a gradient, or with a total if samples were summed up."""
         scale = getattr(self, "grad_scale", None)
         batches = []
@@ -394,8 +435,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
             for members in self._members(group, moved).by_step() if moved else ():
                 gradients = [self._samples.totals[p] if draw is None else _present(p.grad) for p in members.parameters]
                 for name, gradient in zip(members.names, gradients, strict=True):
-                    if gradient.layout is not torch.strided:
-                        raise InvalidInput(f"the gradient of {name!r} is {gradient.layout}; it must be dense")
+                    checks.refuse_unusable(name, gradient)
                 # What is finite in float64 may not be in float32, in which the state is kept.
                 gradients = [g.float() if g.dtype is torch.float64 else g for g in gradients]
                 if scale is not None:
@@ -403,25 +443,19 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 batches.append((members, gradients))
         return batches
 
-    def _refuse_nonfinite(self, batches: list[tuple[Members, list[Tensor]]]) -> None:
-        for members, gradients in batches:
-            index = kernels.first_nonfinite(gradients)
-            if index is not None:
-                raise NonFiniteGradient(
-                    f"the gradient of {members.names[index]!r} is NaN or infinite at step {self._counters.steps + 1}; "
-                    "nothing was changed. Lower the learning rate, clip gradients or check the inputs"
-                )
-
     def _check_scaler_saw_all_samples(self, found_inf: Tensor | None) -> None:
         if found_inf is not None and self._samples.count > 1:
             self._samples.clear()
-            # GradScaler removes these itself, but not after an error.
-            self.__dict__.pop("grad_scale", None)
-            self.__dict__.pop("found_inf", None)
+            self._forget_scaler()
             raise InvalidUse(
                 "GradScaler sees the gradients of the last sampled_params block only; draw one sample per step "
                 "with it, or use bfloat16, which needs no scaler"
             )
+
+    def _forget_scaler(self) -> None:
+        """GradScaler takes back what it lent to a step, but not after an error: the next step would divide by it."""
+        self.__dict__.pop("grad_scale", None)
+        self.__dict__.pop("found_inf", None)
 
     # ---- data parallel ---------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class Members:
     def versions(self) -> list[int]:
         """Where the parameters lie and autograd's version counters: they tell whether anybody has written since.
 
-        Anybody but who writes in place through ``.data``, which hides it; the next step writes every weight anew.
+        Anybody but who writes in place through ``.data``, which hides it; the next step writes every weight it trains.
         """
         return [x for parameter in self.parameters for x in (parameter.data_ptr(), parameter._version)]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from bayesbinn import kernels
 from bayesbinn.errors import InvalidInput
 from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State, mean_gradients
+from bayesbinn.methods.gradients import SQUARABLE
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require, require_adam
 
@@ -111,6 +112,10 @@ class PMF(BinaryOptimizer):
             for parameter, state in zip(members.parameters, members.states, strict=True)
         ]
         kernels.write_hard_sample(members.parameters, naturals, self._keys(members, "evaluate"), draw)
+
+    def _gradient_limit(self, members: Members, draw: int | None) -> float:
+        """A logit's gradient is at most 9/8·β·|∂ℓ/∂w|, and Adam squares it."""
+        return SQUARABLE / (1.125 * self._beta(members.group, members.step))
 
     def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
         group = members.group

@@ -12,6 +12,7 @@ from bayesbinn.paper.continual import reproduce_continual
 from bayesbinn.paper.continual_posteriors import reproduce_posteriors
 from bayesbinn.paper.continual_stream import reproduce_stream
 from bayesbinn.paper.curves import reproduce_curves
+from bayesbinn.paper.evidence import load_queue
 from bayesbinn.paper.functions import reproduce_functions
 from bayesbinn.paper.moons import reproduce_moons
 from bayesbinn.paper.snelson import reproduce_snelson
@@ -60,7 +61,8 @@ def reproduce(
     there) says so, and the rest goes on.
 
     Args:
-        name: one of `NAMES`, or ``"list"``.
+        name: one of `NAMES`; ``"list"``; or ``"all"``, which draws everything that the repository shows again, from
+            the records in `runs` and with the budgets of ``evidence.toml``.
         seeds: seeds per cell, counted from the preset's.
         epochs: epochs per run, with the schedule compressed; None: the paper's.
         methods: comma-separated methods of a table or of figure-continual; None: all of the paper's.
@@ -78,6 +80,8 @@ def reproduce(
     """
     if name == "list":
         return iter([f"{known:21} {title}" for known, title in NAMES.items()])
+    if name == "all":
+        return _all(train, runs, out)
     if name not in NAMES:
         raise InvalidInput(f"nothing is called {name!r}.{nearest(name, NAMES)} There are {', '.join(NAMES)}")
     if (workers > 1 or scheduler) and name not in (*TABLES, "figure-curves"):
@@ -91,3 +95,10 @@ def reproduce(
     if methods is not None:
         raise InvalidInput(f"--methods {methods}: {name} shows fixed methods; leave it out")
     return _FIGURES[name][1](name, budget, out)
+
+
+def _all(train: bool, runs: Path, out: Path) -> Iterator[str]:
+    if train:
+        raise InvalidInput("reproduce all draws from records: add --no-train; `make evidence` computes what is missing")
+    for shown in {each.name: each for part in load_queue().parts for each in part.show}.values():
+        yield from reproduce(shown.name, train=False, runs=runs, out=out, **shown.model_dump(exclude={"name"}))

@@ -15,7 +15,7 @@ from bayesbinn.display import stoppable
 from bayesbinn.distributed import sole_writer
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
-from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.paper import records
 from bayesbinn.runs import Run, RunStopped, load_run
 from bayesbinn.sweeps import job_of
 
@@ -100,7 +100,7 @@ class Trained:
         """By posterior samples; the mode's where the samples are the mode, None where they were not drawn."""
         if row.get("test_accuracy_mean") is not None:
             return float(row["test_accuracy_mean"])
-        flips = expected_flips(self.folder)
+        flips = records.expected_flips(self.folder)
         return float(row["test_accuracy"]) if flips is not None and flips < SATURATED else None
 
 
@@ -114,20 +114,6 @@ class Outcome:
 
 # A sample with fewer expected differences from the mode than this is the mode, but for once in a hundred samples.
 SATURATED = 0.01
-
-
-def expected_flips(folder: Path) -> float | None:
-    """In how many weights a posterior sample is expected to differ from the mode; None without a posterior."""
-    path = folder / "posterior.safetensors"
-    if not path.is_file():
-        return None
-    return sum(float((1 - p.double()).minimum(p.double()).sum()) for p in _probabilities(path).values())
-
-
-def _probabilities(path: Path) -> Mapping[str, Any]:
-    # In double precision: σ(2λ) of float32 is exactly 1 from λ = 9 on, where one weight in 10⁸ still flips.
-    natural = BernoulliPosterior.load(path).natural
-    return BernoulliPosterior({name: value.double() for name, value in natural.items()}).probability()
 
 
 Lines = Generator[str, None, Outcome]
@@ -217,10 +203,12 @@ def _clear_unstarted(folder: Path) -> None:
 
 
 def _find(cell: Cell, experiment: Experiment, budget: Budget, needed: int) -> tuple[Path, list[dict[str, Any]]] | None:
-    """A run of the same experiment with at least `needed` epochs, also where `bayesbinn train` puts it by default."""
+    """A run of the same experiment with at least `needed` epochs, also where `bayesbinn train` puts it by default
+    or `make evidence` keeps its record."""
     default = budget.runs / f"{cell.preset}-{cell.method}-{experiment.training.seed}"
-    for folder in (cell.folder(experiment, budget), default):
-        if not (folder / "config.toml").is_file():
+    recorded = records.find(budget.runs, experiment)
+    for folder in (cell.folder(experiment, budget), default, recorded):
+        if folder is None or not (folder / "config.toml").is_file():
             continue
         existing, rows = load_run(folder)
         # A reworded title is no other experiment.

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bayesbinn.paper import records
 from bayesbinn.paper.cells import Budget, Cell, Outcome, duration, outcome_of, train_ahead
 from bayesbinn.paper.output import (
     BLACK,
@@ -76,7 +77,7 @@ def to_markdown(table: Table, filled: list[Filled]) -> str:
     head = [*table.heads]
     for column in table.columns:
         head += [f"{column.capitalize()}, ours", "paper"]
-    head += ["Epochs", "Seeds", "Wall time"]
+    head += [*(["Saturated"] if table.saturation else []), "Epochs", "Seeds", "Wall time"]
     rows = [_row(table, each) for each in filled]
     rows += machine_rows(len(head))
     paper = f"The paper's numbers are means over {SEEDS} seeds"
@@ -98,10 +99,17 @@ def _row(table: Table, each: Filled) -> list[str]:
             ours = f"not run: {reason}" if index == 0 else ""
         cells += [ours, "not given" if paper is None else str(paper)]
     runs = each.outcome.runs
+    if table.saturation:
+        cells.append(_saturated(each))
     if not runs:
         return [*cells, "", "", ""]
     seeds = ", ".join(str(run.seed) for run in runs) + (f" (then: {reason})" if reason else "")
     return [*cells, _epochs(each), seeds, duration(sum(run.seconds for run in runs))]
+
+
+def _saturated(each: Filled) -> str:
+    shares = [facts["saturated"] for run in each.outcome.runs if (facts := records.facts_of(run.folder))]
+    return f"{100 * sum(shares) / len(shares):.1f} %" if shares else ""
 
 
 def _epochs(each: Filled) -> str:
@@ -128,6 +136,7 @@ def to_numbers(name: str, table: Table, filled: list[Filled], budget: Budget) ->
         row["last epochs"] = [run.last()["epoch"] for run in runs]
         row["seconds"] = sum(run.seconds for run in runs)
         row["not run"] = each.outcome.reason
+        row["runs"] = [_origin(run.folder) for run in runs]
         rows.append(row)
     return {
         "name": name,
@@ -137,6 +146,12 @@ def to_numbers(name: str, table: Table, filled: list[Filled], budget: Budget) ->
         "machine": machine(),
         "rows": rows,
     }
+
+
+def _origin(folder: Path) -> dict[str, Any]:
+    """Where a value comes from, as far as it is recorded."""
+    origin = records.provenance(folder)
+    return {"run": folder.name, **({} if origin is None else asdict(origin))}
 
 
 # ---- chart ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from bayesbinn.display import stoppable
 from bayesbinn.distributed import sole_writer
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, preset_names
+from bayesbinn.paper import records
 from bayesbinn.paper.cells import Budget, Cell
 from bayesbinn.paper.output import BLACK, BLUE, GREY, ORANGE, SKY
 from bayesbinn.paper.published import Value
@@ -141,7 +142,8 @@ def gather(variant: Variant, budget: Budget) -> Generator[str, None, Gathered]:
             yield f"{variant.label}: left out: {found.missing[-1]}"
             return found
         seed, name = experiment.training.seed, experiment.data.name
-        states = [_read(folder, experiment) for folder in variant.folders(experiment, budget)]
+        folders = [*variant.folders(experiment, budget), records.find(budget.runs, experiment)]
+        states = [_read(folder, experiment) for folder in folders if folder is not None]
         state = next((each for each in states if not each.lacks), states[0])
         if not state.lacks:
             yield f"{state.folder}: reused, {len(state.record.tasks)} tasks × {experiment.training.epochs} epochs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesbinn.environment import describe
+from bayesbinn.files import make_folder, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,19 +55,22 @@ def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **
 
 def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
     """NAME.png and NAME.pdf; the same figure gives the same bytes."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     paths = [out / f"{name}.png", out / f"{name}.pdf"]
-    figure.savefig(paths[0])
-    figure.savefig(paths[1], metadata={"CreationDate": None})
+    for path in paths:
+        content = io.BytesIO()
+        metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
+        figure.savefig(content, format=path.suffix[1:], metadata=metadata)
+        write_whole(path, content.getbuffer())
     return paths
 
 
 def save_text(out: Path, name: str, markdown: str, numbers: dict[str, Any]) -> list[Path]:
     """NAME.md and NAME.json."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     paths = [out / f"{name}.md", out / f"{name}.json"]
-    paths[0].write_text(markdown.rstrip() + "\n", encoding="utf-8")
-    paths[1].write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(paths[0], (markdown.rstrip() + "\n").encode())
+    write_whole(paths[1], (json.dumps(numbers, indent=1, ensure_ascii=False) + "\n").encode())
     return paths
 
 

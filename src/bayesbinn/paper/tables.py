@@ -24,6 +24,9 @@ MEAN = (
     "BayesBiNN (mean) is read from the same runs as the mode. Where a posterior sample of the trained network differs "
     "from the mode in less than 0.01 weights on average, the mean is the mode and no samples are drawn."
 )
+SATURATION = (
+    "Saturated: the share of the weights, after the last epoch, whose likelier sign has a probability of 0.99 or more."
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Table:
     columns: tuple[str, ...]
     notes: tuple[str, ...]
     select: Literal["best", "last"] = "best"
+    saturation: bool = False
+    """Whether to show the share of weights that the posterior is certain of."""
 
 
 def _chosen(methods: str | None, offered: Sequence[str], default: Sequence[str]) -> list[str]:
@@ -149,7 +154,7 @@ def _grid(methods: str | None, title: str, axis: tuple[str, str, str], paper: di
         Line((f"{value:.0e}".replace("e-0", "e-"),), Cell(preset, "bayesbinn", {setting: value}), _paper(row, columns))
         for value, row in paper.items()
     )
-    return Table(title, (head,), lines, columns, (BEST, TRAIN, note))
+    return Table(title, (head,), lines, columns, (BEST, TRAIN, note, SATURATION), saturation=True)
 
 
 def lrnet(methods: str | None) -> Table:

@@ -12,12 +12,12 @@ import io
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, TooMuchMemory
-from bayesbinn.printable import printable
+from bayesbinn.files import write_whole
+from bayesbinn.plain_text import csv_safe, printable
 
 WIDTH = 100
 
@@ -94,7 +94,7 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     text = _as_csv(columns) if arguments.out.suffix == ".csv" else _as_json(columns)
     _write(arguments.out, text)
-    print(f"{len(columns['input'])} predictions in {arguments.out}", file=sys.stderr)
+    print(printable(f"{len(columns['input'])} predictions in {arguments.out}"), file=sys.stderr)
 
 
 def _predictions(model: Any, x: Any) -> dict[str, list[Any]]:
@@ -127,18 +127,7 @@ def _as_csv(columns: dict[str, list[Any]]) -> str:
 
 def _cell(value: Any) -> Any:
     """Text that neither a terminal nor a spreadsheet takes for a command; numbers as they are."""
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return csv_safe(printable(value)) if isinstance(value, str) else value
 
 
 def _as_json(columns: dict[str, list[Any]]) -> str:
@@ -147,15 +136,11 @@ def _as_json(columns: dict[str, list[Any]]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
         raise InvalidFile(f"{path}: could not be written ({error.strerror or error})") from None
+    write_whole(path, text.encode())
 
 
 # ---- inspect -------------------------------------------------------------------------------------------
@@ -196,7 +181,7 @@ def _export(arguments: argparse.Namespace) -> None:
         folder = arguments.out or arguments.model.parent
         written = list(export_c(model, folder / arguments.name, name=arguments.name))
     for path in written:
-        print(f"{path}  {path.stat().st_size:,} bytes")
+        print(printable(f"{path}  {path.stat().st_size:,} bytes"))
 
 
 def _make_folder(path: Path) -> None:

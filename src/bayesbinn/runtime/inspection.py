@@ -10,7 +10,7 @@ import numpy as np
 
 from bayesbinn import format as model_file
 from bayesbinn.graph import Stored, own_per_network
-from bayesbinn.printable import printable
+from bayesbinn.plain_text import printable
 
 
 def inspect(path: Path) -> dict[str, Any]:

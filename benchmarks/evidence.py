@@ -1,0 +1,325 @@
+"""`make evidence`: compute what is missing of the repository's evidence, part by part, and write it to results/.
+
+Every run is a real `bayesbinn train` in a process of its own at the lowest priority. The code that runs is a checkout
+of one commit with an environment of its own, so that the working tree may change meanwhile; a part begins and ends on
+one commit. Stop it whenever you like, even with SIGKILL: the same command goes on where it was, and ends with the same
+numbers. A finished run leaves its record in results/runs, a finished part its tables and figures.
+
+    python benchmarks/evidence.py            # go on
+    python benchmarks/evidence.py --status   # what is done, what runs, how long the rest takes
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesbinn.errors import BayesbinnError
+from bayesbinn.paper import records
+from bayesbinn.paper.cells import duration
+from bayesbinn.paper.evidence import Part, Planned, Shown, load_queue, planned
+from bayesbinn.paper.output import markdown_table
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PR_SET_PDEATHSIG = 1
+"""From Linux's <sys/prctl.h>."""
+
+CURRENT = "running.json"
+COMMITS = "commits.json"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where everything is."""
+
+    home: Path
+    """Checkouts, environments, run folders, logs: kept between calls, not part of the repository."""
+    results: Path
+    in_place: bool
+    """Run this very installation instead of a checkout (for tests)."""
+
+    @property
+    def runs(self) -> Path:
+        return self.home / "runs"
+
+    @property
+    def kept(self) -> Path:
+        return self.results / "runs"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    home = os.environ.get("BAYESBINN_EVIDENCE", str(Path.home() / ".cache" / "bayesbinn" / "evidence"))
+    parser.add_argument("--home", type=Path, default=Path(home), help="checkouts, runs and logs (default: %(default)s)")
+    parser.add_argument("--results", type=Path, default=REPOSITORY / "results", help="where the evidence goes")
+    parser.add_argument("--queue", type=Path, help="another queue than the repository's (TOML)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of a run (default: %(default)s)")
+    parser.add_argument("--status", action="store_true", help="say what is done and how long the rest takes")
+    parser.add_argument("--in-place", action="store_true", help="run this installation instead of a checkout")
+    arguments = parser.parse_args()
+    places = Places(arguments.home.resolve(), arguments.results.resolve(), arguments.in_place)
+    try:
+        parts = load_queue(arguments.queue).parts
+        if arguments.status:
+            print(status(parts, places))
+            return 0
+        places.home.mkdir(parents=True, exist_ok=True)
+        with only_one(places.home / "queue.lock"):
+            return work_through(parts, places, arguments.threads)
+    except BayesbinnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return 130
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """The system releases this lock when its owner dies, however it dies."""
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BayesbinnError(f"{path}: the queue is being worked on by another process") from None
+        yield
+
+
+# ---- working ---------------------------------------------------------------------------------------
+
+
+def work_through(parts: tuple[Part, ...], places: Places, threads: int) -> int:
+    """Run what is missing; a failed run does not stop the others. 0 if nothing failed."""
+    failed = []
+    for part in parts:
+        runs = list(planned(part))
+        missing = [run for run in runs if not done(run, places)]
+        if not missing and shown(part, places):
+            continue
+        say(f"{part.name}: {part.title} ({len(runs) - len(missing)} of {len(runs)} runs done)")
+        commit = commit_of(part, places)
+        python = interpreter(commit, places)
+        for run in missing:
+            problem = compute(run, python, commit, places, threads)
+            if problem:
+                failed.append(run.name)
+                say(f"{run.name}: FAILED: {problem}")
+        if all(done(run, places) for run in runs):
+            for each in part.show:
+                show(each, python, places)
+            mark_shown(part, commit, places)
+    if failed:
+        say(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def done(run: Planned, places: Places) -> bool:
+    """Whether the repository has the record of this run."""
+    return records.provenance(places.kept / run.name) is not None
+
+
+def compute(run: Planned, python: Path, commit: str, places: Places, threads: int) -> str:
+    """Train a run to its end and keep its record; the reason if it could not."""
+    folder, log = places.runs / run.name, places.home / "logs" / f"{run.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [str(python), "-m", "bayesbinn", *run.arguments, "--out", str(folder)]
+    started = time.time()
+    write_json(places.home / CURRENT, {"run": run.name, "started": started, "pid": os.getpid()})
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    with log.open("ab") as output:
+        output.write(f"\n$ {shlex.join(command)}  # {commit}\n".encode())
+        output.flush()
+        code = run_politely(command, output, environment)
+    if code:
+        tail = log.read_text(errors="replace").strip().splitlines()[-1:]
+        return f"exit {code}: {tail[0] if tail else 'no output'} ({log})"
+    text = shlex.join(["bayesbinn", *run.arguments])
+    records.keep(folder, places.kept, command=text, commit=commit)
+    say(f"{run.name}: done, {duration(time.time() - started)} since it was started or resumed")
+    return ""
+
+
+def run_politely(command: list[str], output: Any, environment: dict[str, str]) -> int:
+    """At the lowest priority; being asked to stop is passed on, so that a checkpoint is written."""
+    process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, preexec_fn=behave)
+
+    def stop(number: int, _: Any) -> None:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if process.poll() is None:
+            process.kill()
+
+
+def behave() -> None:
+    """Of a run, before it starts: the lowest priority, and an end with its parent's, however that ends."""
+    os.nice(19)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def show(each: Shown, python: Path, places: Places) -> None:
+    """Draw a table or figure again, from the records."""
+    command = [str(python), "-m", "bayesbinn", "reproduce", each.name, "--no-train", "--seeds", str(each.seeds)]
+    for option in ("epochs", "width", "stop_after", "methods"):
+        value = getattr(each, option)
+        if value is not None:
+            command += [f"--{option.replace('_', '-')}", str(value)]
+    command += ["--runs", str(places.kept), "--out", str(places.results / "paper")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    say(f"{each.name}: written")
+
+
+def shown(part: Part, places: Places) -> bool:
+    """Whether the tables of a part were drawn since its last run ended."""
+    return not part.show or part.name in read_json(places.home / "shown.json")
+
+
+def mark_shown(part: Part, commit: str, places: Places) -> None:
+    path = places.home / "shown.json"
+    write_json(path, {**read_json(path), part.name: commit})
+
+
+# ---- commits and environments ----------------------------------------------------------------------
+
+
+def commit_of(part: Part, places: Places) -> str:
+    """The commit a part began on; the present one if it begins now."""
+    path = places.home / COMMITS
+    begun = read_json(path)
+    if part.name not in begun:
+        begun[part.name] = git("rev-parse", "HEAD")
+        write_json(path, begun)
+    return str(begun[part.name])
+
+
+def interpreter(commit: str, places: Places) -> Path:
+    """Python of the environment with that commit installed; made when it is first needed."""
+    if places.in_place:
+        return Path(sys.executable)
+    tree = places.home / "checkouts" / commit[:12]
+    python = tree / ".venv" / "bin" / "python"
+    ready = tree / ".venv" / "ready"
+    if not ready.is_file():
+        say(f"setting up {tree}")
+        if not (tree / ".git").exists():
+            tree.parent.mkdir(parents=True, exist_ok=True)
+            git("clone", "--quiet", "--no-checkout", str(REPOSITORY), str(tree))
+        git("-C", str(tree), "checkout", "--quiet", "--force", commit)
+        subprocess.run([sys.executable, "-m", "venv", str(tree / ".venv")], check=True)
+        install = [str(python), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
+        install += ["-c", str(tree / "constraints.txt"), f"{tree}[train]"]
+        subprocess.run(install, check=True)
+        ready.touch()
+    return python
+
+
+def git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    return done.stdout.strip()
+
+
+# ---- status ----------------------------------------------------------------------------------------
+
+
+def status(parts: tuple[Part, ...], places: Places) -> str:
+    """A table of parts, and the run under way."""
+    pace = measured(parts, places)
+    running = read_json(places.home / CURRENT)
+    rows, total = [], 0.0
+    for part in parts:
+        runs = list(planned(part))
+        missing = [run for run in runs if not done(run, places)]
+        left = sum(seconds_left(run, pace, places) for run in missing)
+        total += left
+        state = "done" if not missing else f"{len(runs) - len(missing)} of {len(runs)} runs"
+        rows.append([part.name, part.title, state, duration(left) if missing else ""])
+    text = markdown_table(["Part", "What", "State", "Left"], rows)
+    text += f"\n\nleft in all: {duration(total)} of computing"
+    if is_alive(running.get("pid")):
+        epochs = epochs_done(places.runs / running["run"])
+        text += f"\nrunning: {running['run']}, {epochs} epochs done"
+    else:
+        text += "\nnothing is running; `make evidence` goes on"
+    return text
+
+
+def seconds_left(run: Planned, pace: dict[str, float], places: Places) -> float:
+    left = max(0, run.epochs - epochs_done(places.runs / run.name))
+    return left * pace.get(kind(run), run.epoch_seconds)
+
+
+def measured(parts: tuple[Part, ...], places: Places) -> dict[str, float]:
+    """Seconds per epoch of every kind of run, from what has been computed so far."""
+    spent: dict[str, list[float]] = {}
+    for part in parts:
+        for run in planned(part):
+            for folder in (places.kept / run.name, places.runs / run.name):
+                for line in lines_of(folder / "metrics.jsonl"):
+                    spent.setdefault(kind(run), []).append(float(line["seconds"]))
+    return {key: sum(values) / len(values) for key, values in spent.items()}
+
+
+def kind(run: Planned) -> str:
+    """Runs of one kind take equally long."""
+    each = run.experiment
+    return f"{each.data.name} {each.model.name} {each.model.width} {each.method.name} {each.training.batch_size}"
+
+
+def epochs_done(folder: Path) -> int:
+    return len(lines_of(folder / "metrics.jsonl"))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+# ---- small files -----------------------------------------------------------------------------------
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1))
+    os.replace(partial, path)
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""What a run remembers of its data: enough to predict without them, and to recognise them when it is resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bayesbinn.data.dataset import Dataset, Task
+from bayesbinn.data.normalise import Normaliser
+from bayesbinn.data.splits import validation_rows
+from bayesbinn.errors import InvalidFile, InvalidInput
+
+FILE_NAME = "data.json"
+_VERSION = 1
+_PARTS = ("training inputs", "training targets", "test inputs", "test targets")
+
+
+@dataclass(frozen=True)
+class DataCard:
+    """Names, shapes, scales and fingerprints of a data set, as ``data.json`` in a run's folder has them."""
+
+    version: int
+    name: str
+    task: Task
+    classes: tuple[str, ...]
+    """Their names in the order of the outputs; empty for regression."""
+    columns: tuple[str, ...]
+    """The names of a table's columns, without the label, in the order of the inputs."""
+    column_types: tuple[str, ...]
+    """What the network gets of each column."""
+    label: str | None
+    """The column that is predicted."""
+    input_shape: tuple[int, ...]
+    input_type: Literal["uint8", "float32"]
+    """uint8: pixels of 0 to 255."""
+    mean: tuple[float, ...]
+    """Of the inputs, for each channel or column or one for all; of images for pixels in [0, 1]."""
+    std: tuple[float, ...]
+    target_mean: float
+    target_std: float
+    test_part: str
+    """Where the test part came from."""
+    validation: float
+    """The share of the training rows that was kept aside to choose and to calibrate."""
+    seed: int
+    """Of that choice."""
+    train_rows: int
+    """Those for validation included."""
+    validation_rows: int
+    test_rows: int
+    digests: dict[str, str]
+    """SHA-256 of each tensor."""
+    fingerprint: str
+    """SHA-256 over the digests and the names of classes and columns."""
+
+    def __post_init__(self) -> None:
+        if self.version != _VERSION:
+            raise InvalidInput(f"version {self.version}; this program reads version {_VERSION}")
+        if (self.task == "classification") != (len(self.classes) > 1):
+            raise InvalidInput(f"{self.task} with {len(self.classes)} classes")
+        if not self.input_shape or min(self.input_shape) < 1:
+            raise InvalidInput(f"input_shape {list(self.input_shape)}: sizes must be 1 or more")
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.input_shape[0]):
+                raise InvalidInput(f"{key} has {len(values)} values: 1 or {self.input_shape[0]} are needed")
+        if not min(self.std) > 0 or not self.target_std > 0:
+            raise InvalidInput("std and target_std must be above 0")
+        if self.columns and len(self.columns) != self.input_shape[0]:
+            raise InvalidInput(f"{len(self.columns)} columns for inputs of shape {list(self.input_shape)}")
+        if len(self.column_types) != len(self.columns):
+            raise InvalidInput(f"{len(self.column_types)} column types for {len(self.columns)} columns")
+        if min(self.train_rows, self.validation_rows, self.test_rows) < 0:
+            raise InvalidInput("numbers of rows must be 0 or more")
+
+    @classmethod
+    def of(cls, dataset: Dataset, *, validation: float = 0.0, seed: int = 0, label: str | None = None) -> DataCard:
+        """Of a data set as it is used: the tensors themselves are fingerprinted, not the file they came from.
+
+        >>> from bayesbinn.data import load
+        >>> card = DataCard.of(load("moons"))
+        >>> card.input_shape, card.train_rows, card == DataCard.from_json(card.to_json(), "data.json")
+        ((2,), 200, True)
+        """
+        tensors = (dataset.train_inputs, dataset.train_targets, dataset.test_inputs, dataset.test_targets)
+        digests = {part: _digest(tensor) for part, tensor in zip(_PARTS, tensors, strict=True) if tensor is not None}
+        kept_aside = [note for note in dataset.notes if note.startswith("test part: ")]
+        pixels = dataset.train_inputs.dtype == torch.uint8
+        return cls(
+            version=_VERSION,
+            name=dataset.name,
+            task=dataset.task,
+            classes=dataset.classes,
+            columns=dataset.features,
+            column_types=("number",) * len(dataset.features),
+            label=label,
+            input_shape=dataset.input_shape,
+            input_type="uint8" if pixels else "float32",
+            mean=tuple(dataset.mean.tolist()),
+            std=tuple(dataset.std.tolist()),
+            target_mean=dataset.target_mean,
+            target_std=dataset.target_std,
+            test_part=kept_aside[0].removeprefix("test part: ") if kept_aside else "as it comes with the data",
+            validation=validation,
+            seed=seed,
+            train_rows=len(dataset.train_inputs),
+            validation_rows=len(validation_rows(len(dataset.train_inputs), validation, seed)[1]),
+            test_rows=len(dataset.test_inputs),
+            digests=digests,
+            fingerprint=_fingerprint(digests, dataset.classes, dataset.features),
+        )
+
+    # ---- what prediction needs -----------------------------------------------------------------
+
+    @property
+    def num_classes(self) -> int:
+        """0 for regression."""
+        return len(self.classes)
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        return torch.uint8 if self.input_type == "uint8" else torch.float32
+
+    @property
+    def normaliser(self) -> Normaliser:
+        """What new inputs go through before the network."""
+        return Normaliser(torch.tensor(self.mean), torch.tensor(self.std))
+
+    def example(self, count: int = 2) -> Tensor:
+        """Made-up inputs as the network takes them: they have its shape and, roughly, its scale."""
+        return torch.randn(count, *self.input_shape, generator=torch.Generator().manual_seed(0))
+
+    # ---- the same data again -------------------------------------------------------------------
+
+    def refuse_other(self, here: DataCard, folder: Path) -> None:
+        """Raise unless the data `here` are those that the run in `folder` was made with."""
+        change = self.difference(here)
+        if change:
+            raise InvalidInput(
+                f"{folder}: the data are not those of this run: {change}; restore them, or train on these with "
+                "another --out"
+            )
+
+    def difference(self, here: DataCard) -> str:
+        """What has changed, in words, the most telling thing first; empty if these are the same data."""
+        if self.task != here.task:
+            return f"{self.task} there, {here.task} here"
+        if self.classes != here.classes:
+            return _named_difference("classes", self.classes, here.classes)
+        if self.columns != here.columns:
+            return _named_difference("columns", self.columns, here.columns)
+        for what, there, now in (
+            ("inputs of shape", self.input_shape, here.input_shape),
+            ("inputs of type", self.input_type, here.input_type),
+        ):
+            if there != now:
+                return f"{what} {there} there, {now} here"
+        if (self.train_rows, self.test_rows) != (here.train_rows, here.test_rows):
+            return (
+                f"rows: {self.train_rows} for training and {self.test_rows} for testing there, "
+                f"{here.train_rows} and {here.test_rows} here"
+            )
+        changed = [part for part in _PARTS if self.digests.get(part) != here.digests.get(part)]
+        return f"values: the {', '.join(changed)} differ" if changed else ""
+
+    # ---- files ---------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """The text of a ``data.json``; its checksum is over everything else."""
+        content = asdict(self)
+        return json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, where: str) -> DataCard:
+        """Read and check a text that `to_json` wrote; the first problem is one line."""
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            content = json.loads(text)
+            if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
+                raise InvalidInput("its checksum does not fit")
+            return TypeAdapter(cls).validate_python(content)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            place = ".".join(str(part) for part in problem["loc"])
+            message = problem["msg"].removeprefix("Value error, ")
+            reason = f"{place}: {message}" if place else message
+        except (ValueError, RecursionError) as error:
+            reason = str(error)
+        raise InvalidFile(
+            f"{where}: damaged, or changed by hand ({reason}); delete it, and resuming the run writes it from its data"
+        )
+
+
+def read_card(folder: Path) -> DataCard | None:
+    """The card in a run's folder; None for a run that was written before there were any."""
+    path = folder / FILE_NAME
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InvalidFile(f"{path}: cannot be read ({error.strerror})") from None
+    return DataCard.from_json(content, str(path))
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(tensor: Tensor) -> str:
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+    digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _fingerprint(digests: dict[str, str], classes: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    return hashlib.sha256(json.dumps([sorted(digests.items()), classes, columns]).encode()).hexdigest()
+
+
+def _named_difference(what: str, there: tuple[str, ...], here: tuple[str, ...]) -> str:
+    lost = [name for name in there if name not in here]
+    new = [name for name in here if name not in there]
+    if not lost and not new:
+        return f"{what}: the same names in another order"
+    parts = [f"{_some(names)} only {where}" for names, where in ((lost, "there"), (new, "here")) if names]
+    return f"{what}: {', '.join(parts)}"
+
+
+def _some(names: list[str], most: int = 3) -> str:
+    return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")

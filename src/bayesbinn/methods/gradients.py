@@ -1,0 +1,86 @@
+"""What a gradient must be before it may move the state of a method: dense, finite, and small enough for float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesbinn import kernels
+from bayesbinn.errors import InvalidInput, NonFiniteGradient
+from bayesbinn.methods.members import Members
+
+Batch = tuple[Members, list[Tensor]]
+
+LARGEST = float(torch.finfo(torch.float32).max)
+ROOM = 1e30
+"""What one step may add to a state that adds up: a hundred million such steps stay below the largest float32."""
+SQUARABLE = 1e18
+"""Gradients up to here can be squared, as Adam's second moment does. A moment is a mean, so it stays below too."""
+_REMEDY = "nothing was changed. Lower the learning rate, clip gradients or check the inputs"
+
+
+def refuse_unusable(name: str, gradient: Tensor) -> None:
+    """Refuse a gradient that is not an ordinary dense tensor."""
+    if type(gradient).__name__ == "MaskedTensor":
+        raise InvalidInput(f"the gradient of {name!r} is a MaskedTensor; fill its gaps, for example with to_tensor(0)")
+    if gradient.layout is not torch.strided:
+        raise InvalidInput(f"the gradient of {name!r} is {gradient.layout}; it must be dense")
+
+
+def refuse_nonfinite(batches: Sequence[Batch], limits: Sequence[float], step: int) -> bool:
+    """Refuse NaN and infinity; say whether a gradient is beyond its method's limit.
+
+    One sweep finds either, so that the limits cost nothing.
+    """
+    is_beyond = False
+    for (members, gradients), limit in zip(batches, limits, strict=True):
+        if kernels.first_beyond(gradients, limit) is None:
+            continue
+        is_beyond = True
+        index = kernels.first_beyond(gradients, LARGEST)
+        if index is not None:
+            raise NonFiniteGradient(
+                f"the gradient of {members.names[index]!r} is NaN or infinite at step {step}; {_REMEDY}"
+            )
+    return is_beyond
+
+
+@contextmanager
+def taken_back_on_overflow(batches: Sequence[Batch], step: int) -> Iterator[None]:
+    """Let the block move the states; where a number in them is no longer finite, undo the block and raise."""
+    kept = [[_copy_of(state) for state in members.states] for members, _ in batches]
+    weights = [[parameter.detach().clone() for parameter in members.parameters] for members, _ in batches]
+    yield
+    overflowed = next(_overflows(batches), None)
+    if overflowed is None:
+        return
+    for (members, _), states, values in zip(batches, kept, weights, strict=True):
+        for state, old in zip(members.states, states, strict=True):
+            state.clear()
+            state.update(old)
+        for parameter, value in zip(members.parameters, values, strict=True):
+            parameter.detach().copy_(value)
+    name, gradient = overflowed
+    raise NonFiniteGradient(
+        f"the gradient of {name!r} has values up to {gradient.abs().max().item():.1e} at step {step}, with which the "
+        f"optimizer's state overflows; {_REMEDY}"
+    )
+
+
+def _copy_of(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}
+
+
+def _overflows(batches: Sequence[Batch]) -> Iterator[tuple[str, Tensor]]:
+    """Names and gradients of the parameters whose state, or which themselves, are not finite."""
+    for members, gradients in batches:
+        for parameter, name, state, gradient in zip(
+            members.parameters, members.names, members.states, gradients, strict=True
+        ):
+            numbers = [value for value in state.values() if isinstance(value, Tensor) and value.is_floating_point()]
+            if kernels.first_beyond([*numbers, parameter.detach()], LARGEST) is not None:
+                yield name, gradient

@@ -1,0 +1,142 @@
+"""Records of runs: what stays in the repository when a run's checkpoints are gone.
+
+``results/runs/NAME/`` has the small files of a run's folder as they are (``config.toml``, ``metrics.jsonl`` and,
+of a stream, ``tasks.jsonl`` and ``result.json``), so that tables and figures read it like the run itself, and
+
+record.json   where the run came from: command, commit, wall time, SHA-256 of the whole folder, machine; and what
+              its posterior looked like, which the tables ask for
+
+A folder without a complete ``record.json`` is not evidence and counts as empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesbinn.continual.record import SATURATED
+from bayesbinn.environment import describe
+from bayesbinn.errors import InvalidFile
+from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.posterior import BernoulliPosterior
+
+RECORD = "record.json"
+KEPT = ("config.toml", "data.json", "metrics.jsonl", "scores.json", "tasks.jsonl", "result.json")
+"""The files of a run that a record keeps, where there are any."""
+
+HASHED = (*KEPT, "checkpoint.pt", "posterior.safetensors", "best.pt", "best.safetensors", "calibration.json")
+"""The files of a run that its hash covers: not its log, its lock or its curves."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where the numbers of a run come from."""
+
+    command: str
+    commit: str
+    seconds: float
+    """Wall time of training and evaluation, over all the times the run was resumed."""
+    sha256: str
+    """Of the run's folder, see `folder_hash`."""
+    machine: dict[str, Any]
+    posterior: dict[str, float] | None
+    """See `posterior_facts`; None for a method without a posterior."""
+
+
+def folder_hash(folder: Path) -> str:
+    """SHA-256 over the names and contents of a run's files, in the order of their names."""
+    total = hashlib.sha256()
+    for name in sorted(HASHED):
+        path = folder / name
+        if path.is_file():
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256")
+            total.update(f"{name}\0{content.hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def posterior_facts(folder: Path) -> dict[str, float] | None:
+    """How spread a run's posterior is: shares of its weights, and how far a sample is from the mode."""
+    path = folder / "posterior.safetensors"
+    if not path.is_file():
+        return None
+    weights = saturated = flips = 0.0
+    for natural in BernoulliPosterior.load(path).natural.values():
+        # In double precision: σ(2λ) of float32 is exactly 1 from λ = 9 on, where one weight in 10⁸ still flips.
+        unlikely = (-2 * natural.double().abs()).sigmoid()
+        weights += unlikely.numel()
+        saturated += float((unlikely <= 1 - SATURATED).sum())
+        flips += float(unlikely.sum())
+    return {"weights": weights, "saturated": saturated / weights, "expected_flips": flips}
+
+
+def keep(folder: Path, into: Path, *, command: str, commit: str) -> Path:
+    """Write the record of a finished run, whole or not at all; a record of the same name is replaced."""
+    origin = Provenance(
+        command=command,
+        commit=commit,
+        seconds=_seconds(folder),
+        sha256=folder_hash(folder),
+        machine={key: value for key, value in describe().items() if key not in ("platform", "why")},
+        posterior=posterior_facts(folder),
+    )
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".record-", dir=into) as scratch:
+        record = Path(scratch) / folder.name
+        record.mkdir()
+        for name in KEPT:
+            if (folder / name).is_file():
+                shutil.copyfile(folder / name, record / name)
+        (record / RECORD).write_text(json.dumps(asdict(origin), indent=1) + "\n", encoding="utf-8")
+        target = into / folder.name
+        if target.exists():
+            shutil.rmtree(target)
+        record.replace(target)
+    return into / folder.name
+
+
+def _seconds(folder: Path) -> float:
+    keys = ("seconds", "evaluation_seconds") if (folder / "tasks.jsonl").is_file() else ("seconds",)
+    total = 0.0
+    for name in ("metrics.jsonl", "tasks.jsonl"):
+        if (folder / name).is_file():
+            lines = [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+            total += sum(float(line.get(key) or 0.0) for line in lines for key in keys)
+    return total
+
+
+def provenance(folder: Path) -> Provenance | None:
+    """Where a run's numbers come from; None without a record."""
+    path = folder / RECORD
+    if not path.is_file():
+        return None
+    try:
+        return Provenance(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidFile(f"{path}: not a record of a run ({error}); delete the folder to have it made again") from None
+
+
+def facts_of(folder: Path) -> dict[str, float] | None:
+    """`posterior_facts` of a run or of its record."""
+    origin = provenance(folder)
+    return posterior_facts(folder) if origin is None else origin.posterior
+
+
+def expected_flips(folder: Path) -> float | None:
+    """In how many weights a posterior sample is expected to differ from the mode; None without a posterior."""
+    facts = facts_of(folder)
+    return None if facts is None else facts["expected_flips"]
+
+
+def find(runs: Path, wanted: Experiment) -> Path | None:
+    """The folder under `runs` with a record of this very experiment, whatever it is called."""
+    for path in sorted(runs.glob(f"*/{RECORD}")):
+        existing = load_experiment(str(path.parent / "config.toml"))
+        if existing.model_copy(update={"title": wanted.title}) == wanted:
+            return path.parent
+    return None

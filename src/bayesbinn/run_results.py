@@ -1,0 +1,79 @@
+"""What a run leaves beside its checkpoint, so that predicting, packing and reporting can do without the data."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from bayesbinn import run_calibration
+from bayesbinn.best_epoch import BestNetwork
+from bayesbinn.data import Parts
+from bayesbinn.data.card import DataCard
+from bayesbinn.errors import BayesbinnError
+from bayesbinn.files import write_whole
+from bayesbinn.methods import ranks
+from bayesbinn.posterior import BernoulliPosterior, LogitScale
+from bayesbinn.prediction import predict
+from bayesbinn.reports import class_scores
+from bayesbinn.run_calibration import Which
+
+SCORES = "scores.json"
+_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class ResultWriter:
+    """Writes into a run's folder. All ranks call it, because those that wait for long would take rank 0 for lost;
+    rank 0 alone writes."""
+
+    folder: Path
+    card: DataCard
+    parts: Parts
+    may_write: Callable[[], None]
+
+    def write(
+        self, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None, best: BestNetwork | None
+    ) -> None:
+        """The posteriors after the last and the best epoch, calibrated, and the scores of the last by classes."""
+        calibration = self._calibrated("last", epoch, model, posterior)
+        if best is not None:
+            other = copy.deepcopy(model)
+            other.load_state_dict(best.model)
+            self._calibrated("best", best.epoch, other, best.posterior)
+        if self.parts.test is not None and self.card.task == "classification" and epoch:
+            x, y = self.parts.test.whole()
+            device = next(model.parameters()).device
+            prediction = predict(model, posterior, x.to(device), batch_size=_BATCH, calibration=calibration)
+            scores = {"epoch": epoch, **class_scores(prediction.probabilities, y, self.card.classes)}
+            self._write(lambda: write_whole(self.folder / SCORES, json.dumps(scores, indent=1).encode()))
+
+    def _calibrated(
+        self, which: Which, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None
+    ) -> LogitScale:
+        """Save a posterior with its calibration, unless the folder has it already."""
+        known = ranks.decided(lambda: _stored_or_none(self.folder, which, epoch, posterior))
+        if known is not None:
+            return known
+        found = run_calibration.NONE
+        if self.parts.validation is not None and self.card.task == "classification" and epoch:
+            found = run_calibration.fitted(model, posterior, self.parts.validation)
+        self._write(lambda: run_calibration.store(self.folder, which, epoch, posterior, found))
+        return found
+
+    def _write(self, write: Callable[[], None]) -> None:
+        if ranks.rank() == 0:
+            self.may_write()
+            write()
+
+
+def _stored_or_none(folder: Path, which: Which, epoch: int, posterior: BernoulliPosterior | None) -> LogitScale | None:
+    """A damaged file is written anew."""
+    try:
+        return run_calibration.stored(folder, which, epoch, posterior)
+    except BayesbinnError:
+        return None

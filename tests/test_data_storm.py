@@ -1,0 +1,48 @@
+"""Damaged data files of every kind: each loads or is refused with one line, and none takes much memory.
+
+BAYESBINN_STORM=1 makes it thousands of files of each kind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import fuzz_data_files
+from tests.fuzz_data_files import FILES
+
+LONG = os.environ.get("BAYESBINN_STORM") == "1"
+COUNT = 3000 if LONG else 30
+MAX_BYTES = 10**9
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One process for all kinds, so that its memory can be measured and a crash is noticed."""
+    folder = tmp_path_factory.mktemp("storm")
+    program = Path(fuzz_data_files.__file__)
+    done = subprocess.run(
+        [sys.executable, str(program), str(COUNT), "1", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=7200 if LONG else 300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_damaged_file_loads_or_is_refused_with_one_line(results: dict[str, Any], kind: str) -> None:
+    found = results[kind]
+    assert found["other"] == []
+    assert found["loaded"] + found["refused"] == 2 * (COUNT + 1)
+    assert found["loaded"] >= 2 and found["refused"] > 0, "the whole file loads, and the damage is damage"
+    assert found["bytes"] < MAX_BYTES
