@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,8 +24,10 @@ from tests.processes import Commands, wait_for_a_checkpoint
 
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments import Experiment, load_experiment
+from bayesbinn.experiments.choose import choose_for_file
 from bayesbinn.methods import METHODS
 from bayesbinn.runs import Progress, Run, RunStopped, load_run, load_trained
+from bayesbinn.trained import load_network
 
 DOCUMENTED = {
     *("epoch", "lr", "train_loss", "train_accuracy", "validation_accuracy", "test_accuracy"),
@@ -168,8 +171,27 @@ def test_regression_has_no_accuracy(tmp_path: Path, data_dir: Path) -> None:
     experiment = load_experiment("snelson", overrides={"training.epochs": 2})
     Run.open(experiment, tmp_path, data_dir).train()
     row = rows_of(tmp_path)[-1]
-    assert row.keys() == DOCUMENTED - {"seconds"}
+    assert row.keys() == (DOCUMENTED - {"seconds"}) | {"validation_rmse", "test_rmse"}
     assert row["train_accuracy"] is None and row["test_accuracy"] is None and row["train_loss"] > 0
+    assert row["validation_rmse"] is None, "there are no validation data"
+
+
+def test_regression_is_measured_in_the_unit_of_its_targets(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(120, 3)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=x, y=1000 + 50 * x[:, 0])
+    experiment, _ = choose_for_file(str(tmp_path / "d.npz"), None, "bayesbinn", {"training.epochs": 4})
+    Run.open(experiment, tmp_path / "run").train()
+    rows = rows_of(tmp_path / "run")
+    assert all(row["validation_accuracy"] is None and row["test_accuracy"] is None for row in rows)
+    run = Run.load(tmp_path / "run")
+    test = run.dataset.split(0.1, 0).test
+    assert test is not None
+    inputs, targets = test.whole()
+    error = (run.model.eval()(inputs) - targets).square().mean().sqrt() * run.dataset.target_std
+    assert rows[-1]["test_rmse"] == pytest.approx(error.item(), rel=1e-4) and 5 < rows[-1]["test_rmse"] < 500
+    lowest = min(rows, key=lambda row: row["validation_rmse"])
+    assert run.best is not None and run.best.epoch == lowest["epoch"]
+    assert load_network(tmp_path / "run", "best").epoch.startswith(f"best, {lowest['epoch']} of")
 
 
 # ---- resuming --------------------------------------------------------------------------------------
