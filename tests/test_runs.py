@@ -9,11 +9,9 @@ import random
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -260,44 +258,6 @@ def test_looking_at_a_run_writes_nothing(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
     load_trained(tmp_path)
     assert before == {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
-
-
-class Writer:
-    """Stands in for TensorBoard's: keeps what it is given."""
-
-    def __init__(self, folder: str, purge_step: int) -> None:
-        self.folder, self.purge_step, self.closed = folder, purge_step, False
-        self.scalars: list[tuple[str, float, int]] = []
-        WRITERS.append(self)
-
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        self.scalars.append((name, value, step))
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
-
-
-WRITERS: list[Writer] = []
-
-
-def test_tensorboard_gets_the_same_numbers_where_it_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = ModuleType("torch.utils.tensorboard")
-    fake.SummaryWriter = Writer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
-    monkeypatch.setattr(torch.utils, "tensorboard", fake, raising=False)
-    WRITERS.clear()
-    Run.open(digits(), tmp_path).train(stop_after=1)
-    Run.open(digits(), tmp_path).train()
-    Run.open(digits(), tmp_path).train()  # finished: nothing to write
-    assert [writer.purge_step for writer in WRITERS] == [1, 2]
-    assert all(writer.closed and writer.folder == str(tmp_path / "tensorboard") for writer in WRITERS)
-    written = [(step, name, value) for writer in WRITERS for name, value, step in writer.scalars]
-    rows = load_run(tmp_path)[1]
-    assert written == [(row["epoch"], key, value) for row in rows for key, value in row.items() if key != "epoch"]
 
 
 # ---- refusals --------------------------------------------------------------------------------------
