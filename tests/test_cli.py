@@ -118,7 +118,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digits --set training.batch_size=many", "training.batch_size: input should be a valid integer"),
     ("train digits --set lr=-1", "lr=-1: it must be a finite number, at least 0"),
     ("train digits --set training.loss=mse --out PLACE/x", "needs 'cross_entropy'"),
-    ("train digits --set model.name=vgg --out PLACE/x", "vgg needs images"),
+    ("train digits --set model.name=vgg --out PLACE/x", "vgg needs images (channels, height, width)"),
     ("train digits --label kind", "--label is for your own table"),
     ("train digits --out PLACE/text.txt/x", "the folder of the run cannot be made"),
     ("train digits --out PLACE/run", "holds another experiment (data.label is 'kind' there, None here)"),
@@ -297,7 +297,7 @@ def test_a_users_table_trains_with_no_further_settings_and_says_what_was_chosen(
         "table_mlp",
         "2 hidden layers of 128 units",
         "bayesbinn",
-        "200 epochs",
+        "50 epochs",
         "batch 32",
         "10 %",
         "--set changes any of it",
@@ -329,7 +329,7 @@ def test_predictions_have_classes_probabilities_and_uncertainty(
     answer = call("predict", place / "run", place / "flowers.csv", "--out", tmp_path / f"new/p{suffix}")
     assert answer.code == 0, answer.err
     first, second = answer.out.splitlines()
-    assert first == f"60 predictions in {tmp_path / f'new/p{suffix}'} (epoch: last, 200 of 200)"
+    assert first == f"60 predictions in {tmp_path / f'new/p{suffix}'} (epoch: last, 50 of 50)"
     assert second.startswith(f"scored by the labels in {place / 'flowers.csv'}: accuracy ")
     rows = read(tmp_path / f"new/p{suffix}")
     columns = ["input", "class", "p(rose)", "p(tulip)", "entropy", "aleatoric", "mutual_information"]

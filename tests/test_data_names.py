@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.table import Table
 
-from bayesbinn.commands import predict_file
+from bayesbinn.commands import _write_columns, predict_file
 from bayesbinn.console import PlainConsole
+from bayesbinn.runtime.command import _as_csv
 
 TITLE = "\x1b]0;owned\x07"
 KINDS = ("=HYPERLINK(1)", f"{TITLE}rose")
@@ -69,13 +70,16 @@ def test_only_csv_has_formulas_to_avoid(place: Path, tmp_path: Path, suffix: str
 
 
 def test_numbers_stay_numbers(tmp_path: Path) -> None:
-    """Classes -1 and +1 are text in the file, and nothing is put before them; nor before a negative mean."""
-    from bayesbinn.commands import _write_columns
+    """Classes -1 and +1 are text in the file, and nothing is put before them; nor before a negative mean.
 
+    What `bayesbinn run` prints without torch is the same.
+    """
     columns = {"input": ["-a.png"], "class": ["-1"], "mean": [-2.5], "@sum": ["+1"]}
+    expected = [["input", "class", "mean", "'@sum"], ["'-a.png", "-1", "-2.5", "+1"]]
     _write_columns(tmp_path / "out.csv", columns)
     with (tmp_path / "out.csv").open(newline="") as file:
-        assert list(csv.reader(file)) == [["input", "class", "mean", "'@sum"], ["'-a.png", "-1", "-2.5", "+1"]]
+        assert list(csv.reader(file)) == expected
+    assert list(csv.reader(_as_csv(columns).splitlines())) == expected
 
 
 def test_a_console_prints_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

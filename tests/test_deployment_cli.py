@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -198,6 +198,66 @@ def test_a_regression_gives_means_and_spreads_in_the_tables_unit(tmp_path: Path)
     assert max(float(row["spread"]) for row in rows) > 1
 
 
+def hostile_names(folder: Path) -> Path:
+    g = GraphBuilder((2,), 1, 0)
+    g.add("linear", shape=(6, 2), tensors={"weight": np.array([[0], [1], [2], [3], [0], [1]], np.uint8)})
+    g.nodes[0] = replace(g.nodes[0], name="\x1b[31mfirst\x07")
+    classes = ("\x1b]0;owned\x07", "=cmd|' /C calc'!A0", "@SUM(1)", "-2", "\tx", "\u202eevil")
+    write(folder / "m.safetensors", g.model(classes=classes))
+    np.save(folder / "x.npy", np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], np.float32))
+    return folder / "m.safetensors"
+
+
+def test_names_in_a_file_reach_neither_the_terminal_nor_a_spreadsheet_as_commands(tmp_path: Path) -> None:
+    model = hostile_names(tmp_path)
+    done("run", model, tmp_path / "x.npy", "--out", tmp_path / "p.csv")
+    done("run", model, tmp_path / "x.npy", "--out", tmp_path / "p.json")
+    printed = done("run", model, tmp_path / "x.npy")
+    for text in (printed, (tmp_path / "p.csv").read_text(), done("inspect", model), done("inspect", model, "--json")):
+        assert all(c.isprintable() or c == "\n" for c in text), ascii(text)
+    assert printed == (tmp_path / "p.csv").read_text()
+    rows = rows_of(printed)
+    assert list(rows[0])[2:4] == [r"p(\x1b]0;owned\x07)", "p(=cmd|' /C calc'!A0)"]
+    assert r"\x1b[31mfirst\x07" in done("inspect", model) and r"\u202eevil" in done("inspect", model)
+    # JSON escapes by itself: names stay as they are for programs.
+    likeliest = [row["class"] for row in json.loads((tmp_path / "p.json").read_text())]
+    shown = {"=cmd|' /C calc'!A0": "'=cmd|' /C calc'!A0", "@SUM(1)": "'@SUM(1)", "-2": "-2"}
+    assert [row["class"] for row in rows] == [shown.get(name, ascii(name)[1:-1]) for name in likeliest]
+    assert {"=cmd|' /C calc'!A0", "@SUM(1)", "-2"} <= set(likeliest), "this test needs these classes"
+    assert all(float(row["p(-2)"]) >= 0 for row in rows)
+
+
+def test_a_file_that_asks_for_gigabytes_is_one_line(tmp_path: Path) -> None:
+    g = GraphBuilder((1, 1, 1), 1, 0)
+    border = (0, (1 << 14) - 1) * 2
+    weight = {"weight": g.weight((1, 1, 1, 1))}
+    g.add("conv2d", shape=(1, 1, 1, 1), stride=(1, 1), padding=border, dilation=(1, 1), groups=1, tensors=weight)
+    g.add("tanh")
+    write(tmp_path / "m.safetensors", g.model())
+    np.save(tmp_path / "x.npy", np.zeros((1, 1)))
+    answer = call("run", tmp_path / "m.safetensors", tmp_path / "x.npy")
+    assert answer.code == 2 and answer.err.count("\n") == 1 and not answer.out
+    assert "it needs more memory than max_memory=1 GB allows" in answer.err and "--max-memory" in answer.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are those of Linux")
+def test_no_memory_at_all_is_one_line(place: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4_000_000, 3), np.float32))
+    program = (
+        "import resource, sys, numpy\n"
+        "from bayesbinn.runtime import _native, model, inputs\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (120 << 20),) * 2)\n"
+        "from bayesbinn.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    arguments = ["run", place / "five.safetensors", tmp_path / "x.npy", "--max-memory", "4G"]
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2 and "memory" in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
+
+
 # ---- inspect, export, bench ----------------------------------------------------------------------------
 
 
@@ -250,7 +310,12 @@ MODEL = "PLACE/run/model.safetensors"
 ERRORS: list[tuple[str, str]] = [
     ("run", "required: model, inputs"),
     (f"run {MODEL} PLACE/nowhere.npy", "nowhere.npy: there is no such file"),
-    (f"run {MODEL} PLACE", "there is no such file"),
+    (f"run {MODEL} PLACE", "a folder; one file is needed, .npy, .npz, .csv, .tsv. `bayesbinn predict RUN FOLDER`"),
+    (f"run {MODEL} /dev/null", "/dev/null: not an ordinary file"),
+    (f"run {MODEL} PLACE/x.npy --max-memory much", "--max-memory much: a size such as 512M or 4G is needed"),
+    (f"run {MODEL} PLACE/x.npy --max-memory 0", "a size such as 512M or 4G is needed"),
+    (f"run {MODEL} PLACE/x.npy --max-memory 1K", "bytes where max_memory allows 1,024; raise it (--max-memory)"),
+    (f"bench inference {MODEL} --max-memory 9K", "it needs more memory than max_memory=9 KB allows"),
     ("run PLACE/nowhere.safetensors PLACE/x.npy", "nowhere.safetensors: there is no such file"),
     ("run PLACE/run PLACE/x.npy", "it is not a file"),
     ("run PLACE/cut.safetensors PLACE/x.npy", "it is cut off"),

@@ -167,6 +167,8 @@ def test_a_graph_that_breaks_a_rule_is_refused(case: str) -> None:
         ({"networks": 1 << 20}, "networks: 1 to 4096"),
         ({"logit_scale": 0.0}, "logit scale 0.0"),
         ({"logit_scale": float("nan")}, "logit scale nan"),
+        ({"logit_scale": 1e39}, "logit scale 1e[+]39: it must be a finite number above 0 in float32"),
+        ({"logit_scale": 1e-60}, "logit scale 1e-60"),
         ({"task": "ranking"}, "task 'ranking'"),
         ({"classes": ("a", "b")}, "2 class names for 6 classes"),
         ({"features": ("a", "b")}, "2 column names for inputs of shape"),

@@ -282,6 +282,47 @@ def test_wrong_inputs_get_one_clear_line(tmp_path: Path) -> None:
         load(tmp_path / "none.safetensors")
 
 
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_inputs_that_are_no_numbers_are_refused_by_row(backend: str) -> None:
+    model = Model(two_layers().model(), backend=backend)
+    calls = (model.outputs, model.predict, model.predict_proba, model.prediction)
+    for bad in (np.nan, np.inf, -np.inf, 1e39):
+        x = np.zeros((5, 12))
+        x[3, 7] = bad
+        for call in calls:
+            for inputs in (x, x.tolist()) if bad == 1e39 else (x, x.astype(np.float32)):
+                with pytest.raises(InvalidInput, match=r"^row 3 holds NaN, infinity or a number beyond float32"):
+                    call(inputs)
+    with pytest.raises(InvalidInput, match="real numbers"):
+        model.predict(np.zeros((2, 12), complex))
+
+
+def test_masked_entries_are_refused_by_row() -> None:
+    model = Model(two_layers().model())
+    x = np.ma.masked_array(np.ones((4, 12)), np.zeros((4, 12), bool))
+    np.testing.assert_array_equal(model.predict(x), model.predict(np.ones((4, 12))))
+    x[2, 5] = np.ma.masked
+    for inputs in (x, list(x), x.astype(np.float32)):
+        with pytest.raises(InvalidInput, match=r"^row 2 has masked entries; fill them first"):
+            model.predict(inputs)
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_outputs_beyond_float32_are_no_class_and_no_number(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayesbinn.runtime.model._STRIP_BYTES", 2 * 12 * 4 * 4)  # two rows at a time
+    g = two_layers()
+    x = g.inputs(6)
+    x[4] = 3e38 * np.sign(x[4])
+    classifier, regressor = Model(g.model(), backend=backend), Model(g.model(task="regression"), backend=backend)
+    assert not np.isfinite(classifier.outputs(x)[0, 4]).all(), "this test needs sums that overflow"
+    for call in (classifier.predict, classifier.prediction, regressor.predict, regressor.regression):
+        with pytest.raises(InvalidInput, match=r"^row 4: the model gives NaN or infinity"):
+            call(x)
+    scaled = Model(g.model(logit_scale=1e38), backend=backend)
+    with pytest.raises(InvalidInput, match=r"^row 0: the model gives NaN or infinity"):
+        scaled.predict_proba(10 * g.inputs(2))
+
+
 def test_images_may_come_flat_or_as_bytes() -> None:
     g = GraphBuilder((1, 4, 4), 1, 0)
     g.add("reshape", shape=(16,))

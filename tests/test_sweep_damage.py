@@ -63,7 +63,7 @@ def test_a_damaged_line_of_metrics_concerns_one_run(
 def test_a_damaged_line_is_one_line_for_the_other_commands(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(load_experiment("digits").to_toml())
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of metrics per epoch \(line 1: epoch is None\)"):
+    with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of JSON per epoch \(line 1: epoch is None\)"):
         load_run(tmp_path)
 
 

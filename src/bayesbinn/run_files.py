@@ -74,7 +74,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         return []
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidFile(
-            f"{path}: not a line of metrics per epoch ({reason_of(error)}); resuming the run writes it anew"
+            f"{path}: not a line of JSON per epoch ({reason_of(error)}); resuming the run writes it anew"
         ) from None
     return rows
 

@@ -102,7 +102,7 @@ def _hidden_units(rows: int, columns: int) -> int:
     >>> [_hidden_units(*size) for size in ((142, 13), (9600, 10), (200_000, 50), (1000, 784))]
     [128, 256, 512, 512]
     """
-    by_rows = 128 if rows < 1000 else 256 if rows < 50_000 else 512
+    by_rows = 128 if rows < 1000 else 256 if rows < 10_000 else 512
     by_columns = 128 * ceil(columns / 256)
     return min(1024, max(by_rows, by_columns))
 
@@ -144,7 +144,7 @@ def method_settings(method: str, steps: int, convolutional: bool = False) -> dic
 def _saturates(settings: Mapping[str, Any]) -> bool:
     """Whether every posterior sample will be the mode, so that a mean over samples only costs time."""
     temperature = settings.get("temperature")
-    return isinstance(temperature, float) and temperature < 1e-6
+    return "certainty" not in settings and isinstance(temperature, float) and temperature < 1e-6
 
 
 def _batches(rows: int, batch_size: int) -> int:

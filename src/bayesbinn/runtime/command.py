@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, TooMuchMemory
 from bayesbinn.files import write_whole
-from bayesbinn.plain_text import printable
+from bayesbinn.plain_text import csv_safe, printable
 
 WIDTH = 100
 _NO_DEVIATION = "no column std: this model file does not say how far its networks are off; pack it from a finished run"
@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     text = _as_csv(columns) if arguments.out.suffix == ".csv" else _as_json(columns)
     _write(arguments.out, text)
-    print(f"{len(columns['input'])} predictions in {arguments.out}", file=sys.stderr)
+    print(printable(f"{len(columns['input'])} predictions in {arguments.out}"), file=sys.stderr)
 
 
 def _predictions(model: Any, x: Any) -> dict[str, list[Any]]:
@@ -135,18 +135,7 @@ def _as_csv(columns: dict[str, list[Any]]) -> str:
 
 def _cell(value: Any) -> Any:
     """Text that neither a terminal nor a spreadsheet takes for a command; numbers as they are."""
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return csv_safe(printable(value)) if isinstance(value, str) else value
 
 
 def _as_json(columns: dict[str, list[Any]]) -> str:
@@ -200,7 +189,7 @@ def _export(arguments: argparse.Namespace) -> None:
         folder = arguments.out or arguments.model.parent
         written = list(export_c(model, folder / arguments.name, name=arguments.name))
     for path in written:
-        print(f"{path}  {path.stat().st_size:,} bytes")
+        print(printable(f"{path}  {path.stat().st_size:,} bytes"))
 
 
 def _make_folder(path: Path) -> None:

@@ -94,4 +94,4 @@ def _padded_length(node: Node, axis: int, length: int) -> int:
     kernel, stride, padding = s["kernel"][axis], s["stride"][axis], s["padding"][axis]
     dilation = s.get("dilation", (1, 1))[axis]
     count = pooled_size(length, kernel, stride, padding, dilation, s["ceil"])
-    return max(length + 2 * padding, (count - 1) * stride + dilation * (kernel - 1) + 1)
+    return int(max(length + 2 * padding, (count - 1) * stride + dilation * (kernel - 1) + 1))

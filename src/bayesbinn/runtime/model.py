@@ -192,8 +192,9 @@ class Model:
     def _finite(self, inputs: NDArray[np.float32], first: int) -> Array:
         """Outputs (of a classification: scaled logits) that are numbers; `first` is the first row's number."""
         y = self._run(inputs)
-        if self.graph.task == "classification":
-            y *= np.float32(self.graph.logit_scale)
+        if self.graph.task == "classification" and self.graph.logit_scale != 1.0:
+            with np.errstate(over="ignore"):  # found below
+                y *= np.float32(self.graph.logit_scale)
         lost = self._first_not_finite(y.reshape(-1, self._output_size))
         if lost >= 0:
             raise InvalidInput(
