@@ -17,7 +17,7 @@ DIGITS = {"model.width": 0.02, "training.batch_size": 100, "training.epochs": 2,
 # Relaxed, so that the noise of every step shows in the weights.
 RELAXED = {"lr": 0.03, "temperature": 0.5, "initial_strength": 1.0}
 STREAM = {"continual.tasks": 2, "training.epochs": 1, "continual.samples": 2, "training.batch_size": 100}
-OWN = {"training.batch_size": 16, "training.epochs": 6, "model.width": 0.05}
+OWN = {"training.batch_size": 16, "training.epochs": 6, "model.width": 0.3}
 
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "table": ("classes.csv", "bayesbinn", OWN),
