@@ -455,6 +455,8 @@ def outcome(path: Path, random: Random, threads: int) -> str:
         try:
             model = load(path, activations, threads, backend="native", max_memory=MAX_MEMORY)
         except (InvalidFile, TooMuchMemory) as error:
+            if isinstance(error, TooMuchMemory) and "max_memory" not in str(error):
+                raise  # not refused: taken until there was none left
             if "\n" in str(error) or len(str(error)) > 1000:
                 raise ValueError("a message of one line is needed") from error
             return "refused"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import bayesbinn as bb
 from bayesbinn.commands import prepare
-from bayesbinn.errors import BayesbinnWarning, InvalidInput, SaturatedPosterior, StuckTraining
+from bayesbinn.errors import InvalidInput, SaturatedPosterior, StuckTraining
 from bayesbinn.experiments.config import load_experiment, preset_names
 from bayesbinn.runs import Run
 from bayesbinn.train import fit, stuck_at_chance
@@ -147,10 +147,10 @@ def trained(folder: Path, changes: list[str]) -> tuple[Run, list[str]]:
     """A run as `bayesbinn train wine.csv --set ...` prepares it, and what it warned of."""
     chosen = prepare(str(wine(folder)), "bayesbinn", 0, 30, "kind", changes, None)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", BayesbinnWarning)
+        warnings.simplefilter("always", StuckTraining)
         run = Run.open(chosen.experiment, folder / "run")
         run.train()
-    return run, [str(each.message) for each in caught if issubclass(each.category, BayesbinnWarning)]
+    return run, [str(each.message) for each in caught if issubclass(each.category, StuckTraining)]
 
 
 def test_a_table_gets_a_posterior_whose_samples_differ(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_a_temperature_that_leaves_the_weights_at_their_start_is_said_at_the_sta
     tmp_path: Path, temperature: str
 ) -> None:
     run, warned = trained(tmp_path, [f"temperature={temperature}"])
-    assert run.rows[-1]["train_accuracy"] < 60, "it is bad indeed"
-    assert any("hardly moves weights away from their start" in line and "certainty=100" in line for line in warned)
+    assert sum(row["flip_ratio"] for row in run.rows) < 0.01, "real gains may learn, the binary weights do not"
+    assert any("leaves weights at their start" in line and "certainty=100" in line for line in warned)
 
 
 def test_the_same_from_ones_own_loop() -> None:
@@ -239,7 +239,7 @@ def test_training_that_teaches_nothing_is_said_by_a_run(tmp_path: Path) -> None:
         ([1.2, 1.2], 30.0, 40.0, True),
         ([1.2, 1.19], 41.0, 40.0, True),  # within three standard errors of 100 rows
         ([1.2, 1.19], 56.0, 40.0, False),
-        ([1.2, 1.1], 30.0, 40.0, False),  # it falls
+        ([1.2, 1.1], 30.0, 40.0, False),  # it falls by more than 5 %
         ([1.2], 30.0, 40.0, False),  # one epoch says nothing yet
         ([0.3, 0.3], 100.0, 100.0, True),
     ],
@@ -294,6 +294,6 @@ def test_on_the_command_line_a_warning_is_one_line(tmp_path: Path) -> None:
         [*command, "--set", "temperature=0.5", "--out", str(tmp_path / "run")],
         **{"capture_output": True, "text": True, "check": True},
     )
-    (line,) = [line for line in done.stderr.splitlines() if "hardly moves" in line]
-    assert line.startswith("warning: temperature=0.5 with lr=0.001")
+    (line,) = [line for line in done.stderr.splitlines() if "leaves weights at" in line]
+    assert line.startswith("warning: temperature=0.5 with lr=0.01")
     assert "StuckTraining" not in done.stderr

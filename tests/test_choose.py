@@ -209,3 +209,20 @@ def test_own_data_are_stratified_and_runs_begun_before_keep_their_split(tmp_path
     plain = data.load(path, label="y").split(0.1, 0).validation
     assert old is not None and plain is not None
     assert torch.equal(old.whole()[0], plain.whole()[0]) and not torch.equal(old.whole()[0], part.whole()[0])
+
+
+def test_a_run_on_own_data_that_was_begun_before_goes_on_from_its_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = write_table(tmp_path / "own.csv", *separable(60)), tmp_path / "run"
+    changes = {"model.name": "mnist_mlp", "model.width": 0.02, "data.stratify": False}
+    changes |= {"training.epochs": 3, "method.schedule.end": "authors"}
+    experiment, _ = choose_for_file(str(path), "y", "bayesbinn", changes)
+    Run.open(experiment, run).train(stop_after=1)
+    config = run / "config.toml"
+    new = ("stratify = ", "end = ", "hidden = ", "layers = ", "output_affine = ")
+    lines = config.read_text().splitlines(keepends=True)
+    config.write_text("".join(line for line in lines if not line.startswith(new)))
+    train(monkeypatch, config, "--out", run)
+    row = last_row(run)
+    assert row["epoch"] == 3 and row["lr"] == pytest.approx(0, abs=1e-12), "the authors' cosine, to its end"

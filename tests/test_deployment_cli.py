@@ -181,7 +181,7 @@ def test_run_writes_a_file_and_makes_its_folder(suffix: str, place: Path, tmp_pa
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_regression_gives_means_and_deviations_in_the_tables_unit(tmp_path: Path) -> None:
+def test_a_regression_gives_means_and_spreads_in_the_tables_unit(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     x = random.normal(size=(COUNT, 2)).round(3)
     table = write_table(tmp_path / "m.csv", ["a", "b", "y"], [[*r, 500 + 100 * r[0]] for r in x.tolist()])
@@ -191,10 +191,10 @@ def test_a_regression_gives_means_and_deviations_in_the_tables_unit(tmp_path: Pa
     rows = rows_of(done("run", tmp_path / "run" / "model.safetensors", table))
     done("predict", tmp_path / "run", table, "--samples", "3", "--out", tmp_path / "p.json")
     for row, expected in zip(rows, json.loads((tmp_path / "p.json").read_text()), strict=True):
-        assert row.keys() == {"input", "mean", "std"}
+        assert row.keys() == {"input", "mean", "spread"}
         assert float(row["mean"]) == pytest.approx(expected["mean"], rel=1e-4)
-        assert float(row["std"]) == pytest.approx(expected["std"], rel=1e-3, abs=1e-2)
-    assert max(float(row["std"]) for row in rows) > 1
+        assert float(row["spread"]) == pytest.approx(expected["spread"], rel=1e-3, abs=1e-2)
+    assert max(float(row["spread"]) for row in rows) > 1
 
 
 def hostile_names(folder: Path) -> Path:

@@ -9,13 +9,12 @@ import random
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -23,8 +22,10 @@ from tests.processes import Commands, wait_for_a_checkpoint
 
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments import Experiment, load_experiment
+from bayesbinn.experiments.choose import choose_for_file
 from bayesbinn.methods import METHODS
 from bayesbinn.runs import Progress, Run, RunStopped, load_run, load_trained
+from bayesbinn.trained import load_network
 
 DOCUMENTED = {
     *("epoch", "lr", "train_loss", "train_accuracy", "validation_accuracy", "test_accuracy"),
@@ -168,8 +169,27 @@ def test_regression_has_no_accuracy(tmp_path: Path, data_dir: Path) -> None:
     experiment = load_experiment("snelson", overrides={"training.epochs": 2})
     Run.open(experiment, tmp_path, data_dir).train()
     row = rows_of(tmp_path)[-1]
-    assert row.keys() == DOCUMENTED - {"seconds"}
+    assert row.keys() == (DOCUMENTED - {"seconds"}) | {"validation_rmse", "test_rmse"}
     assert row["train_accuracy"] is None and row["test_accuracy"] is None and row["train_loss"] > 0
+    assert row["validation_rmse"] is None, "there are no validation data"
+
+
+def test_regression_is_measured_in_the_unit_of_its_targets(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(120, 3)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=x, y=1000 + 50 * x[:, 0])
+    experiment, _ = choose_for_file(str(tmp_path / "d.npz"), None, "bayesbinn", {"training.epochs": 4})
+    Run.open(experiment, tmp_path / "run").train()
+    rows = rows_of(tmp_path / "run")
+    assert all(row["validation_accuracy"] is None and row["test_accuracy"] is None for row in rows)
+    run = Run.load(tmp_path / "run")
+    test = run.dataset.split(0.1, 0).test
+    assert test is not None
+    inputs, targets = test.whole()
+    error = (run.model.eval()(inputs) - targets).square().mean().sqrt() * run.dataset.target_std
+    assert rows[-1]["test_rmse"] == pytest.approx(error.item(), rel=1e-4) and 5 < rows[-1]["test_rmse"] < 500
+    lowest = min(rows, key=lambda row: row["validation_rmse"])
+    assert run.best is not None and run.best.epoch == lowest["epoch"]
+    assert load_network(tmp_path / "run", "best").epoch.startswith(f"best, {lowest['epoch']} of")
 
 
 # ---- resuming --------------------------------------------------------------------------------------
@@ -238,44 +258,6 @@ def test_looking_at_a_run_writes_nothing(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
     load_trained(tmp_path)
     assert before == {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
-
-
-class Writer:
-    """Stands in for TensorBoard's: keeps what it is given."""
-
-    def __init__(self, folder: str, purge_step: int) -> None:
-        self.folder, self.purge_step, self.closed = folder, purge_step, False
-        self.scalars: list[tuple[str, float, int]] = []
-        WRITERS.append(self)
-
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        self.scalars.append((name, value, step))
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
-
-
-WRITERS: list[Writer] = []
-
-
-def test_tensorboard_gets_the_same_numbers_where_it_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = ModuleType("torch.utils.tensorboard")
-    fake.SummaryWriter = Writer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
-    monkeypatch.setattr(torch.utils, "tensorboard", fake, raising=False)
-    WRITERS.clear()
-    Run.open(digits(), tmp_path).train(stop_after=1)
-    Run.open(digits(), tmp_path).train()
-    Run.open(digits(), tmp_path).train()  # finished: nothing to write
-    assert [writer.purge_step for writer in WRITERS] == [1, 2]
-    assert all(writer.closed and writer.folder == str(tmp_path / "tensorboard") for writer in WRITERS)
-    written = [(step, name, value) for writer in WRITERS for name, value, step in writer.scalars]
-    rows = load_run(tmp_path)[1]
-    assert written == [(row["epoch"], key, value) for row in rows for key, value in row.items() if key != "epoch"]
 
 
 # ---- refusals --------------------------------------------------------------------------------------

@@ -196,6 +196,34 @@ def test_the_reference_refuses_what_it_would_pad(tmp_path: Path) -> None:
     assert "16 TB" in facts["error"] and facts["mb"] < 20
 
 
+# ---- strips ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("own", [False, True])
+def test_many_rows_of_a_linear_layer_in_strips_are_what_the_reference_gives(own: bool, threads: int) -> None:
+    g = GraphBuilder((70_000, 3), 2 if own else 1, 0)
+    for binary in (True, False):
+        weight = g.weight((3, 3), binary=binary, own=own)
+        g.add("linear", shape=(3, 3), tensors={"weight": weight, **g.scales(3)})
+    x = g.inputs(2)
+    for activations in ("exact", "int8"):
+        found = Model(g.model(), activations, threads, backend="native").outputs(x)
+        np.testing.assert_allclose(found, reference.run(g.model(), x, activations), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("stride", "dilation"), [((1, 1), (1, 1)), ((1, 3), (1, 2))])
+def test_images_too_wide_for_one_ring_of_tables_are_cut_into_parts(
+    stride: tuple[int, int], dilation: tuple[int, int], threads: int
+) -> None:
+    g = GraphBuilder((32, 3, 30_001), 1, 0)
+    convolution(g, 5, 32, (2, 3), stride=stride, dilation=dilation, padding=(1, 0, 2, 1))
+    x = g.inputs(1)
+    found = Model(g.model(), "int8", threads, backend="native").outputs(x)
+    np.testing.assert_array_equal(found, reference.run(g.model(), x, "int8"))
+
+
 # ---- the limit ---------------------------------------------------------------------------------------
 
 

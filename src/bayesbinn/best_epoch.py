@@ -1,4 +1,4 @@
-"""The epoch with the best validation accuracy, and the network as it was then."""
+"""The epoch with the best validation accuracy or RMSE, and the network as it was then."""
 
 from __future__ import annotations
 
@@ -13,9 +13,18 @@ from bayesbinn.posterior import BernoulliPosterior, Weights
 
 
 def best_epoch(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The first epoch with the highest validation accuracy, as the paper selects; None where none was measured."""
-    scored = [row for row in rows if row.get("validation_accuracy") is not None]
-    return max(scored, key=lambda row: row["validation_accuracy"]) if scored else None
+    """The first epoch with the highest validation accuracy, as the paper selects, of a regression the lowest RMSE.
+
+    None where none was measured.
+
+    >>> best_epoch([{"epoch": 1, "validation_rmse": 3.0}, {"epoch": 2, "validation_rmse": 2.5}])["epoch"]
+    2
+    """
+    for key, sign in (("validation_accuracy", -1), ("validation_rmse", 1)):
+        scored = [row for row in rows if row.get(key) is not None]
+        if scored:
+            return min(scored, key=lambda row: sign * row[key])
+    return None
 
 
 @dataclass(frozen=True)

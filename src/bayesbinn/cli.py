@@ -58,7 +58,7 @@ EpochChoice = Annotated[
     typer.Option(
         "--epoch",
         metavar="last|best",
-        help="Which weights: those after the last epoch, or those with the best validation accuracy.",
+        help="Which weights: those after the last epoch, or those with the best validation accuracy or RMSE.",
     ),
 ]
 
@@ -237,7 +237,8 @@ def predict(
 
     The entropy of a prediction is its total uncertainty: the aleatoric part is what stays uncertain
     whatever the weights are, the mutual information is how much the networks disagree.
-    Regression: the mean and the standard deviation over the networks.
+    Regression: the mean, its standard deviation (from the errors on the run's validation data and the
+    networks' disagreement), and that disagreement alone as `spread` where the posterior has several networks.
 
     If the file also has the labels (the column that the run predicts, or `y` in an .npz file), the predictions are
     scored. The data that the run was trained on are not needed.

@@ -30,6 +30,7 @@ from bayesbinn.prediction import Prediction, predict
 from bayesbinn.reports import MAX_CLASSES, class_scores, classification_scores, regression_scores
 from bayesbinn.run_calibration import Which
 from bayesbinn.run_data import card_of, load_data
+from bayesbinn.run_residuals import MIN_ROWS, total_deviation
 from bayesbinn.runs import Run, build_model, load_config, load_run
 from bayesbinn.sizes import Summary
 from bayesbinn.sizes import summary as summarise_model
@@ -126,7 +127,7 @@ def open_any(experiment: Experiment, folder: Path, data_dir: Path | None) -> Run
 
 
 def report(folder: Path) -> dict[str, Any]:
-    """The last epoch, and the first epoch with the best validation accuracy, of a run; of a stream, its metrics."""
+    """The last epoch, and the first with the best validation accuracy or RMSE, of a run; of a stream, its metrics."""
     experiment, rows = load_run(folder)
     if experiment.continual is not None:
         return _report_stream(folder)
@@ -173,6 +174,7 @@ def _report_stream(folder: Path) -> dict[str, Any]:
 def _accuracies(row: dict[str, Any]) -> dict[str, float]:
     names = {"train_loss": "loss", "train_accuracy": "train", "validation_accuracy": "validation"}
     names |= {"test_accuracy": "test", "test_accuracy_mean": "test (mean)"}
+    names |= {"validation_rmse": "validation RMSE", "test_rmse": "test RMSE"}
     return {name: row[key] for key, name in names.items() if row.get(key) is not None}
 
 
@@ -197,6 +199,7 @@ def evaluate_run(
         prediction = _predicted(trained, x, count, calibration)
         if card.task == "regression":
             scores[name] = regression_scores(prediction, y, card.target_std)
+            scores[name] |= _coverage(trained, prediction, y, count)
             continue
         scores[name] = classification_scores(prediction, y)
         by_class = class_scores(prediction.probabilities, y, card.classes)
@@ -206,6 +209,29 @@ def evaluate_run(
     if trained.tasks_learned is None:
         scores |= _best_row(load_run(folder)[1])
     return scores
+
+
+def _coverage(trained: Trained, prediction: Prediction, y: Tensor, samples: int) -> dict[str, float]:
+    """How many targets are within two standard deviations, in percent: 95 if errors are normal and std is honest."""
+    std, _ = _deviations(trained, prediction, samples)
+    if std is None:
+        return {}
+    errors = (prediction.mean - y).flatten().abs() * trained.card.target_std
+    return {"within 2 std": 100 * float((errors <= 2 * std).float().mean())}
+
+
+def _deviations(trained: Trained, prediction: Prediction, samples: int) -> tuple[Tensor | None, Tensor | None]:
+    """Of predicted quantities, in their unit: the standard deviation, and how far the networks are apart.
+
+    The first is None if the run does not know how far it is off, the second if there is one network.
+    """
+    several = samples > 1 and trained.posterior is not None and not trained.posterior.saturated
+    spread = prediction.std.flatten() * trained.card.target_std if several else None
+    if trained.residuals is None or samples == 1:  # one sample is neither the mode nor a mean
+        return None, spread
+    if spread is None:
+        return torch.full_like(prediction.mean.flatten(), trained.residuals.mode), None
+    return total_deviation(spread, trained.residuals.mean), spread
 
 
 def _calibration(trained: Trained, wanted: bool, data_dir: Path | None) -> tuple[LogitScale, tuple[str, ...]]:
@@ -265,12 +291,13 @@ def predict_file(
     x = card.normaliser(_as_stored(x, card, inputs))
     given, about_labels = given_targets(inputs, card, names)
     calibration, notes = _calibration(trained, fit_scale, data_dir)
-    prediction = _predicted(trained, x, 0 if trained.posterior is None else samples, calibration)
+    used = 0 if trained.posterior is None else samples
+    prediction = _predicted(trained, x, used, calibration)
     columns: dict[str, list[Any]] = {"input": names}
     if card.task == "regression":
-        scale, shift = card.target_std, card.target_mean
-        columns["mean"] = (prediction.mean.flatten() * scale + shift).tolist()
-        columns["std"] = (prediction.std.flatten() * scale).tolist()
+        found, about_std = _regression_columns(trained, prediction, used)
+        columns |= found
+        notes += about_std
     else:
         columns["class"] = [card.classes[index] for index in prediction.classes.tolist()]
         for index, name in enumerate(card.classes):
@@ -280,6 +307,23 @@ def predict_file(
     _write_columns(out, columns)
     scores = {} if given is None else _scores_of(prediction, given, card)
     return Predicted(len(x), trained.epoch, scores, (*notes, *about_labels))
+
+
+def _regression_columns(
+    trained: Trained, prediction: Prediction, samples: int
+) -> tuple[dict[str, list[float]], tuple[str, ...]]:
+    """The columns of predicted quantities, and why one of them is missing."""
+    card, notes = trained.card, tuple[str, ...]()
+    columns = {"mean": (prediction.mean.flatten() * card.target_std + card.target_mean).tolist()}
+    std, spread = _deviations(trained, prediction, samples)
+    if std is not None:
+        columns["std"] = std.tolist()
+    elif samples == 1:
+        notes = ("no column std: one sample has no spread; use --samples 0, or 2 and more",)
+    else:
+        known = f"{trained.folder} does not know how far these weights are off"
+        notes = (f"no column std: {known}; a finished run with {MIN_ROWS} validation rows or more does",)
+    return columns | ({} if spread is None else {"spread": spread.tolist()}), notes
 
 
 def _scores_of(prediction: Prediction, targets: Tensor, card: DataCard) -> dict[str, float]:

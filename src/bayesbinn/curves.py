@@ -1,9 +1,27 @@
-"""A run's metrics as curves for TensorBoard, where that is installed."""
+"""A run's metrics as curves for TensorBoard, where that is installed.
+
+Only TensorBoard's messages are imported, which takes 0.03 s; its own writer, or torch's, takes ten times as long at the
+start of every run. The file they are written to is a list of records::
+
+    length of the message: 8 bytes | checksum of the length: 4 | message | checksum of the message: 4
+
+all little-endian, with the masked CRC-32C of TFRecord as checksum.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from bayesbinn.errors import InvalidFile
+from bayesbinn.files import make_folder, reason_of
+
+FOLDER = "tensorboard"
+_VERSION = "brain.Event:2"
 
 
 class Curves:
@@ -13,25 +31,78 @@ class Curves:
     """
 
     def __init__(self, folder: Path, first_epoch: int) -> None:
-        self._writer: Any = None
+        self._file: BinaryIO | None = None
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+            from tensorboard.compat.proto.summary_pb2 import Summary
         except ImportError:
             return
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch)
+        self._event, self._summary = Event, Summary
+        self._path = folder / FOLDER / _file_name()
+        make_folder(self._path.parent)
+        try:
+            self._file = self._path.open("xb")
+        except OSError as error:
+            raise InvalidFile(f"{self._path}: could not be written ({reason_of(error)})") from None
+        self._write(file_version=_VERSION)
+        self._write(step=first_epoch, session_log=SessionLog(status=SessionLog.START))
 
     def __enter__(self) -> Curves:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._file is not None:
+            self._file.close()
 
     def add(self, row: dict[str, Any]) -> None:
-        """One line of metrics; on the disk before the next epoch starts."""
-        if self._writer is None:
-            return
-        for key, value in row.items():
-            if key != "epoch" and value is not None:
-                self._writer.add_scalar(key, value, row["epoch"])
-        self._writer.flush()
+        """One line of metrics; visible before the next epoch starts."""
+        numbers = {key: value for key, value in row.items() if key != "epoch" and isinstance(value, (int, float))}
+        if self._file is not None:
+            values = [self._summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
+            self._write(step=row["epoch"], summary=self._summary(value=values))
+
+    def _write(self, **content: Any) -> None:
+        assert self._file is not None
+        try:
+            self._file.write(_record(self._event(wall_time=time.time(), **content).SerializeToString()))
+            self._file.flush()
+        except OSError as error:
+            raise InvalidFile(f"{self._path}: could not be written ({reason_of(error)})") from None
+
+
+def _file_name() -> str:
+    """TensorBoard reads the files of a folder in the order of their names."""
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    return f"events.out.tfevents.{seconds}.{socket.gethostname()}.{os.getpid()}.{nanoseconds:09d}"
+
+
+def _record(message: bytes) -> bytes:
+    length = struct.pack("<Q", len(message))
+    return length + struct.pack("<I", _masked_crc(length)) + message + struct.pack("<I", _masked_crc(message))
+
+
+def _masked_crc(content: bytes) -> int:
+    """CRC-32C, turned by 15 bits and shifted, as TFRecord masks it."""
+    crc = _crc32c(content)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _crc32c(content: bytes) -> int:
+    """Castagnoli's checksum.
+
+    >>> hex(_crc32c(b"123456789"))
+    '0xe3069283'
+    """
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def _table_entry(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+_TABLE = [_table_entry(byte) for byte in range(256)]

@@ -60,6 +60,9 @@ def row_text(row: dict[str, Any]) -> str:
     ):
         if row.get(key) is not None:
             parts.append(f"{name} {row[key]:.2f} %")
+    for key, name in (("validation_rmse", "validation RMSE"), ("test_rmse", "test RMSE")):
+        if row.get(key) is not None:
+            parts.append(f"{name} {row[key]:.4g}")
     if "accuracy" in row:
         late = f" (epoch {row['accuracy_epoch']})" if row.get("accuracy_epoch", row["epoch"]) != row["epoch"] else ""
         parts.append(f"tasks so far{late} {' '.join(f'{each:.1f}' for each in row['accuracy'])} %")

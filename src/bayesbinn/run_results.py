@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
-from bayesbinn import run_calibration
+from bayesbinn import run_calibration, run_residuals
 from bayesbinn.best_epoch import BestNetwork
 from bayesbinn.data import Parts
 from bayesbinn.data.card import DataCard
@@ -41,10 +41,12 @@ class ResultWriter:
     ) -> None:
         """The posteriors after the last and the best epoch, calibrated, and the scores of the last by classes."""
         calibration = self._calibrated("last", epoch, model, posterior)
+        self._measure_residuals("last", epoch, model, posterior)
         if best is not None:
             other = copy.deepcopy(model)
             other.load_state_dict(best.model)
             self._calibrated("best", best.epoch, other, best.posterior)
+            self._measure_residuals("best", best.epoch, other, best.posterior)
         if self.parts.test is not None and self.card.task == "classification" and epoch:
             x, y = self.parts.test.whole()
             device = next(model.parameters()).device
@@ -65,6 +67,18 @@ class ResultWriter:
         self._write(lambda: run_calibration.store(self.folder, which, epoch, posterior, found))
         return found
 
+    def _measure_residuals(
+        self, which: Which, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None
+    ) -> None:
+        """Keep how far a regression is off, unless the folder has it already."""
+        if self.parts.validation is None or self.card.task != "regression" or not epoch:
+            return
+        if ranks.decided(lambda: _stored_residuals_or_none(self.folder, which, epoch)) is None:
+            unit = self.card.target_std
+            found = run_residuals.estimated(epoch, model, posterior, self.parts.validation, unit)
+            if found is not None:
+                self._write(lambda: run_residuals.store(self.folder, which, found))
+
     def _write(self, write: Callable[[], None]) -> None:
         if ranks.rank() == 0:
             self.may_write()
@@ -75,5 +89,13 @@ def _stored_or_none(folder: Path, which: Which, epoch: int, posterior: Bernoulli
     """A damaged file is written anew."""
     try:
         return run_calibration.stored(folder, which, epoch, posterior)
+    except BayesbinnError:
+        return None
+
+
+def _stored_residuals_or_none(folder: Path, which: Which, epoch: int) -> run_residuals.Residuals | None:
+    """A damaged file is written anew."""
+    try:
+        return run_residuals.stored(folder, which, epoch)
     except BayesbinnError:
         return None

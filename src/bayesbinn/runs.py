@@ -5,7 +5,8 @@ metrics.jsonl           a line per evaluated epoch
 data.json               what the run knows of its data: names, normalisation, split, fingerprint
 checkpoint.pt           everything the next batch needs, and the network of the best epoch: tensors and plain values
 posterior.safetensors   q(w) after the last epoch, calibrated on the validation part
-best.safetensors        q(w) after the epoch with the best validation accuracy, calibrated likewise
+best.safetensors        q(w) after the epoch with the best validation accuracy (or RMSE), calibrated likewise
+residuals.json          how far a regression is off on the validation part
 scores.json             the test part by classes, after the last epoch
 tensorboard/            the metrics as curves, where TensorBoard is installed
 """
@@ -142,7 +143,7 @@ class Run:
     signs: list[Tensor] = field(default_factory=list)
     """The signs of the binary weights at the start of the epoch."""
     best: BestNetwork | None = None
-    """The network after the first epoch with the best validation accuracy."""
+    """The network after the first epoch with the best validation accuracy or RMSE."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
     may_write: Callable[[], None] = lambda: None
@@ -313,12 +314,14 @@ class Run:
             "test_accuracy": None,
             "flip_ratio": flips(self.signs, parameters),
         }
+        if self.dataset.task == "regression":
+            row |= {"validation_rmse": None, "test_rmse": None}
         if is_last or self.epoch % self.experiment.training.evaluate_every == 0:
             distributed.share_buffers(self.model)
             if validation is not None:
-                row["validation_accuracy"] = self._accuracy(validation)
+                row |= self._measured("validation", validation)
             if test is not None:
-                row["test_accuracy"] = self._accuracy(test)
+                row |= self._measured("test", test)
                 row |= self._accuracy_of_the_mean(test)
         row["seconds"] = clock.elapsed()
         self.rows.append(row)
@@ -332,10 +335,21 @@ class Run:
             self._write_metrics()
         return row
 
+    def _measured(self, name: str, part: Part) -> dict[str, float]:
+        """How good the mode is: in percent of a classification, in the unit of the targets of a regression."""
+        if self.dataset.task == "regression":
+            return {f"{name}_rmse": self._rmse(part)}
+        return {f"{name}_accuracy": self._accuracy(part)}
+
     @torch.no_grad()
-    def _accuracy(self, part: Part) -> float | None:
-        if self.dataset.task != "classification":
-            return None
+    def _rmse(self, part: Part) -> float:
+        self.model.eval()
+        own = distributed.own_batches(part, TEST_BATCH)
+        (squares,) = ranks.summed([sum(float((self.model(x) - y).double().square().sum()) for x, y in own)])
+        return self.dataset.target_std * math.sqrt(squares / len(part))
+
+    @torch.no_grad()
+    def _accuracy(self, part: Part) -> float:
         self.model.eval()
         own = distributed.own_batches(part, TEST_BATCH)
         (correct,) = ranks.summed([sum(correct_predictions(self.model(x), y) for x, y in own)])

@@ -1,4 +1,4 @@
-"""A search for settings by Optuna: it proposes, the executor runs, the validation accuracy decides."""
+"""A search for settings by Optuna: it proposes, the executor runs, the validation accuracy or RMSE decides."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bayesbinn.cluster import Ended, Job, need, run_all
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
@@ -18,11 +18,26 @@ from bayesbinn.run_files import refuse_another
 from bayesbinn.run_lock import NAME as LOCK
 from bayesbinn.run_lock import RunLock
 from bayesbinn.sweep_results import standing_of
-from bayesbinn.sweeps import Planned, experiment_of, flat, job_of, read_toml, source_of, write_plan
+from bayesbinn.sweep_sources import Source, source_of
+from bayesbinn.sweeps import Planned, flat, job_of, read_toml, write_plan
 
 BEST, STUDY = "best.toml", "study.db"
-_KEYS = ("experiment", "method", "seed", "search", "set")
+_KEYS = ("experiment", "label", "method", "seed", "search", "set")
 _RANGE = ("low", "high", "log", "step")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a search compares trials by: a measure on the validation data, at its best epoch."""
+
+    metric: str
+    """As metrics.jsonl names it."""
+    name: str
+    direction: Literal["maximize", "minimize"]
+
+
+HIGHEST_ACCURACY = Goal("validation_accuracy", "validation accuracy", "maximize")
+LOWEST_RMSE = Goal("validation_rmse", "validation RMSE", "minimize")
 
 
 @dataclass(frozen=True)
@@ -30,14 +45,25 @@ class Search:
     """Ranges of settings for one method of an experiment."""
 
     name: str
-    source: str
+    source: Source
     method: str | None
     fixed: dict[str, Any]
     ranges: dict[str, dict[str, Any]]
 
     def experiment(self, settings: dict[str, Any]) -> Experiment:
         """The complete experiment of one trial."""
-        return experiment_of(self.source, self.method, {**self.fixed, **settings})
+        return self.source.experiment(self.method, {**self.fixed, **settings})
+
+    @property
+    def goal(self) -> Goal:
+        """By what trials are compared."""
+        regression = self.experiment({key: value["low"] for key, value in self.ranges.items()}).training.loss == "mse"
+        return LOWEST_RMSE if regression else HIGHEST_ACCURACY
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was chosen for the user's own data."""
+        return self.source.notes(self.method, self.fixed, {key: value["low"] for key, value in self.ranges.items()})
 
 
 def load_search(path: Path) -> Search:
@@ -59,11 +85,11 @@ def load_search(path: Path) -> Search:
     for end in ("low", "high"):
         experiment = search.experiment({key: value[end] for key, value in ranges.items()})
         if experiment.continual is not None:
-            raise InvalidInput(f"{path}: {search.source} is a stream of tasks; a search takes experiments of one task")
+            raise InvalidInput(
+                f"{path}: {search.source.name} is a stream of tasks; a search takes experiments of one task"
+            )
         if experiment.data.validation == 0:
             raise InvalidInput(f"{path}: data.validation is 0, and validation data decide; set it to 0.1, say")
-        if experiment.training.loss == "mse":
-            raise InvalidInput(f"{path}: {search.source} is regression; a search maximises an accuracy")
     return search
 
 
@@ -113,7 +139,7 @@ class Trials:
     ) -> None:
         optuna = need("optuna", "optuna", "sweep search")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.search, self.folder, self.count = search, folder, count
+        self.search, self.folder, self.count, self.goal = search, folder, count, search.goal
         self._states = optuna.trial.TrialState
         self._ranges = {key: _distribution(optuna, given) for key, given in search.ranges.items()}
         self._lock = RunLock(folder)
@@ -122,7 +148,7 @@ class Trials:
             with _reading(folder / STUDY):
                 storage = f"sqlite:///{(folder / STUDY).resolve()}"
                 self._study = optuna.create_study(
-                    storage=storage, study_name=search.name, direction="maximize", load_if_exists=True
+                    storage=storage, study_name=search.name, direction=self.goal.direction, load_if_exists=True
                 )
                 seen = len(self._study.trials)
                 # A sampler that started from the same seed again would propose the same trials again.
@@ -194,7 +220,7 @@ class Trials:
         number = int(ended.name.removeprefix("trial-"))
         value = None
         if ended.state == "finished":
-            value = standing_of(self.runs[number], self.folder / ended.name).best.get("validation_accuracy")
+            value = standing_of(self.runs[number], self.folder / ended.name).best.get(self.goal.metric)
         with _reading(self.folder / STUDY):
             if value is not None:
                 self._study.tell(number, float(value))
@@ -208,7 +234,8 @@ class Trials:
         finished = [trial for trial in trials if trial.state == self._states.COMPLETE]
         if not finished:
             return {}
-        best = max(finished, key=lambda trial: float(trial.value))
+        sign = -1 if self.goal.direction == "maximize" else 1
+        best = min(finished, key=lambda trial: sign * float(trial.value))
         path = self.folder / BEST
         write_whole(path, self.search.experiment(best.params).to_toml().encode())
         name = f"trial-{best.number:04d}"
@@ -216,9 +243,9 @@ class Trials:
         return {
             "trials": f"{len(finished)} finished of {len(trials)}",
             "best": name,
-            "validation accuracy": best.value,
+            self.goal.name: best.value,
             "reached in epoch": standing.best.get("epoch"),
-            "in the last epoch": standing.last.get("validation_accuracy"),
+            "in the last epoch": standing.last.get(self.goal.metric),
             "settings": best.params,
             "experiment": str(path),
         }

@@ -37,7 +37,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs inst
 
 @app.command()
 def run(
-    grid: Annotated[Path, typer.Argument(help="A GRID.toml: an experiment and lists of values.")],
+    grid: Annotated[Path, typer.Argument(help="A GRID.toml: an experiment or your own data, and lists of values.")],
     workers: Workers = None,
     threads: Threads = 1,
     scheduler: Scheduler = None,
@@ -62,6 +62,8 @@ def run(
     write_plan(folder, sweep.planned)
     missing = [name for name, each in standings(sweep.planned, folder).items() if each.state != "finished"]
     console = PlainConsole(stderr=True)
+    for note in sweep.notes:
+        console.print(printable(note), soft_wrap=True)
     console.print(f"{len(sweep.runs)} runs, {len(sweep.runs) - len(missing)} of them finished before", soft_wrap=True)
     board = Board(console, folder, [each for each in sweep.planned if each.name in missing])
     with _reported(console, board):
@@ -117,7 +119,7 @@ def status(
 
 @app.command()
 def search(
-    file: Annotated[Path, typer.Argument(help="A SEARCH.toml: an experiment and ranges of settings.")],
+    file: Annotated[Path, typer.Argument(help="A SEARCH.toml: an experiment or your own data, and ranges.")],
     trials: Annotated[int, typer.Option(min=1, help="Trials in all, with those of earlier sessions.")] = 20,
     workers: Workers = None,
     threads: Threads = 1,
@@ -126,9 +128,10 @@ def search(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Search settings for the highest validation accuracy with Optuna; the same command resumes.
+    """Search settings for the highest validation accuracy (regression: the lowest RMSE) with Optuna.
 
-    Test data are never looked at for the choice. Writes best.toml, which `bayesbinn train` takes.
+    The same command resumes. Test data are never looked at for the choice. Writes best.toml, which
+    `bayesbinn train` takes.
     """
     from bayesbinn.cluster import open_executor
     from bayesbinn.console import PlainConsole
@@ -141,6 +144,8 @@ def search(
     folder = out or Path("sweeps") / wanted.name
     refuse_sweep(folder)
     console = PlainConsole(stderr=True)
+    for note in wanted.notes:
+        console.print(printable(note), soft_wrap=True)
     found = Trials(wanted, folder, trials, lambda text: console.print(text, soft_wrap=True))
     board = Board(console, folder, found.runs)
     with _reported(console, board):

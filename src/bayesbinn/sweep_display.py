@@ -16,6 +16,12 @@ from bayesbinn.sweeps import Planned
 
 REFRESH = 1.0
 _FIRST = ("running", "failed", "damaged", "unfinished", "waiting", "finished")
+_MEASURES = {
+    "validation_accuracy": "validation {:.2f} %",
+    "test_accuracy": "test {:.2f} %",
+    "validation_rmse": "validation RMSE {:.4g}",
+    "test_rmse": "test RMSE {:.4g}",
+}
 
 
 class Board:
@@ -70,8 +76,8 @@ class Board:
 
 
 def summary_of(planned: Planned, standing: Standing) -> str:
-    """Epoch, accuracies and time of a run in words."""
-    return f"epoch {_epoch(planned, standing)}  {_accuracy(standing)}  {standing.seconds:.1f} s"
+    """Epoch, result and time of a run in words."""
+    return f"epoch {_epoch(planned, standing)}  {_result(standing)}  {standing.seconds:.1f} s"
 
 
 def _epoch(planned: Planned, standing: Standing) -> str:
@@ -79,13 +85,9 @@ def _epoch(planned: Planned, standing: Standing) -> str:
     return f"{task}{standing.last.get('epoch', 0)}/{planned.epochs}"
 
 
-def _accuracy(standing: Standing) -> str:
+def _result(standing: Standing) -> str:
     last = standing.last
-    parts = [
-        f"{name} {last[key]:.2f} %"
-        for key, name in (("validation_accuracy", "validation"), ("test_accuracy", "test"))
-        if last.get(key) is not None
-    ]
+    parts = [form.format(last[key]) for key, form in _MEASURES.items() if last.get(key) is not None]
     if not parts and "train_loss" in last:
         parts = [f"loss {last['train_loss']:.4f}"]
     return "  ".join(parts)
@@ -94,13 +96,13 @@ def _accuracy(standing: Standing) -> str:
 def table_of(runs: list[Planned], found: dict[str, Standing], height: int = 10_000) -> Table:
     """All runs, what is under way first; those beyond `height` are only counted."""
     table = Table(box=None, title=counted(found), title_justify="left", title_style="")
-    for head in ("run", "state", "epoch", "accuracy", "time"):
+    for head in ("run", "state", "epoch", "result", "time"):
         table.add_column(head, justify="right" if head == "time" else "left", overflow="fold")
     ordered = sorted(runs, key=lambda each: _FIRST.index(found[each.name].state)) if height < len(runs) else runs
     for each in ordered[: max(1, height)]:
         standing = found[each.name]
-        accuracy = standing.reason or _accuracy(standing)
-        cells = (each.name, standing.state, _epoch(each, standing), accuracy, f"{standing.seconds:.1f} s")
+        result = standing.reason or _result(standing)
+        cells = (each.name, standing.state, _epoch(each, standing), result, f"{standing.seconds:.1f} s")
         table.add_row(*cells)
     return table
 

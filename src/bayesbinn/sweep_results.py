@@ -20,6 +20,7 @@ from bayesbinn.run_lock import seems_owned
 from bayesbinn.sweeps import Planned
 
 METRICS = ("epoch", "train_loss", "train_accuracy", "validation_accuracy", "test_accuracy", "test_accuracy_mean")
+OF_REGRESSION = ("validation_rmse", "test_rmse")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Standing:
 
     @property
     def best(self) -> Mapping[str, Any]:
-        """The first epoch with the highest validation accuracy; without validation data, the last."""
+        """The first epoch with the best validation accuracy or RMSE; without validation data, the last."""
         return best_epoch(list(self.rows)) or self.last
 
 
@@ -103,6 +104,7 @@ def result_rows(planned: Iterable[Planned], folder: Path) -> list[dict[str, Any]
         else:
             for part, epoch in (("last", standing.last), ("best", standing.best)):
                 row |= {f"{part}_{key}": epoch.get(key) for key in METRICS}
+                row |= {f"{part}_{key}": epoch[key] for key in OF_REGRESSION if key in epoch}
         row |= {"seconds": standing.seconds, "folder": str(folder / each.name), "error": standing.reason or None}
         rows.append(row)
     return rows

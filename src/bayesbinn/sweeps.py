@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from bayesbinn.cluster import Job
-from bayesbinn.data.catalog import SETS
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
-from bayesbinn.experiments.config import Experiment, load_experiment, parse_toml, preset_names
+from bayesbinn.experiments.config import Experiment, load_experiment, parse_toml
 from bayesbinn.files import write_whole
 from bayesbinn.run_files import difference
+from bayesbinn.sweep_sources import Source, source_of
 
 PLAN = "sweep.json"
 MAX_RUNS = 10_000
 """In one sweep. Each is an experiment in memory, a folder and a row of the results."""
-_KEYS = ("experiment", "methods", "seeds", "grid", "method", "set")
+_KEYS = ("experiment", "label", "methods", "seeds", "grid", "method", "set")
 _ELSEWHERE = {"training.seed": "seeds", "method.name": "methods", "name": "methods"}
 
 
@@ -45,6 +45,8 @@ class Sweep:
 
     name: str
     runs: tuple[tuple[Planned, Experiment], ...]
+    notes: tuple[str, ...] = ()
+    """What was chosen for the user's own data."""
 
     @property
     def planned(self) -> list[Planned]:
@@ -93,18 +95,20 @@ def load_grid(path: Path) -> Sweep:
             raise InvalidInput(f"{path}: {key} is set by {_ELSEWHERE[key]} = [...]; leave it out of the tables")
     grids = [{**shared, **own.get(method or "", {})} for method in methods]
     _refuse_too_many(path, raw, grids)
-    runs = []
+    runs, notes = list[tuple[Planned, Experiment]](), list[str]()
     for method, grid in zip(methods, grids, strict=True):
         for key in grid:
             if key in fixed:
                 raise InvalidInput(f"{path}: {key} is both in [set] and in a grid; keep one of them")
-        first = _checked(path, source, method, {}, {}).training.seed
         values = [_values(key, value, path) for key, value in grid.items()]
+        first = dict(zip(grid, (each[0] for each in values), strict=True))
+        seeds = _seeds(raw, _checked(path, source, method, first, fixed).training.seed, path)
+        notes += source.notes(method, fixed, first)
         for choice in itertools.product(*values):
             varied = dict(zip(grid, choice, strict=True))
-            runs += [_planned(path, source, method, seed, varied, fixed) for seed in _seeds(raw, first, path)]
+            runs += [_planned(path, source, method, seed, varied, fixed) for seed in seeds]
     _refuse_twins(path, runs)
-    return Sweep(path.stem, tuple(runs))
+    return Sweep(path.stem, tuple(runs), tuple(dict.fromkeys(notes)))
 
 
 def _refuse_too_many(path: Path, raw: Mapping[str, Any], grids: list[dict[str, Any]]) -> None:
@@ -120,7 +124,7 @@ def _refuse_too_many(path: Path, raw: Mapping[str, Any], grids: list[dict[str, A
 
 
 def _planned(
-    path: Path, source: str, method: str | None, seed: int, varied: dict[str, Any], fixed: dict[str, Any]
+    path: Path, source: Source, method: str | None, seed: int, varied: dict[str, Any], fixed: dict[str, Any]
 ) -> tuple[Planned, Experiment]:
     experiment = _checked(path, source, method, varied, {**fixed, "training.seed": seed})
     name = run_name(experiment.method.name, varied, seed)
@@ -128,22 +132,15 @@ def _planned(
     return Planned(name, experiment.method.name, seed, varied, experiment.training.epochs, stream), experiment
 
 
-def _checked(path: Path, source: str, method: str | None, varied: dict[str, Any], fixed: dict[str, Any]) -> Experiment:
+def _checked(
+    path: Path, source: Source, method: str | None, varied: dict[str, Any], fixed: dict[str, Any]
+) -> Experiment:
     try:
-        return experiment_of(source, method, {**fixed, **varied})
+        return source.experiment(method, {**fixed, **varied})
     except BayesbinnError as error:
         settings = [f"{key}={value}" for key, value in varied.items()]
         at = ", ".join([*([method] if method else []), *settings])
         raise type(error)(f"{path}: {f'with {at}: ' if at else ''}{error}") from None
-
-
-def experiment_of(source: str, method: str | None, overrides: Mapping[str, Any]) -> Experiment:
-    """As `load_experiment`, with a user's own data by a path that holds in every folder."""
-    experiment = load_experiment(source, method=method, overrides=overrides)
-    data = experiment.data
-    if data.name not in SETS and Path(data.name).exists():
-        data = data.model_copy(update={"name": str(Path(data.name).resolve())})
-    return experiment.model_copy(update={"data": data})
 
 
 def _refuse_twins(path: Path, runs: list[tuple[Planned, Experiment]]) -> None:
@@ -189,17 +186,6 @@ def read_toml(path: Path, allowed: Iterable[str]) -> dict[str, Any]:
         if key not in allowed:
             raise InvalidInput(f"{path}: unknown key {key!r}.{nearest(key, allowed)} There are {', '.join(allowed)}")
     return raw
-
-
-def source_of(raw: Mapping[str, Any], path: Path) -> str:
-    """The experiment that a file names: a preset, or a TOML file beside it."""
-    source = raw.get("experiment")
-    if not isinstance(source, str):
-        received = "is missing" if source is None else f"must be a name, received {source!r}"
-        raise InvalidInput(f"{path}: experiment {received}; give a preset ({', '.join(preset_names())}) or a FILE.toml")
-    if source.endswith(".toml") and not Path(source).is_absolute():
-        return str(path.parent / source)
-    return source
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

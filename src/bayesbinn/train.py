@@ -175,7 +175,7 @@ def stuck_at_chance(losses: Sequence[float], accuracy: float, majority: float, e
     """Whether training taught nothing: no better than the largest class, and a loss that did not fall.
 
     `losses` are the training losses by epoch, `accuracy` that of the last epoch, in percent like `majority`, the share
-    of the largest class. Better means by three standard errors; a loss falls if it ends 1 % below its start.
+    of the largest class. Better means by three standard errors; a loss falls if it ends 5 % below its start.
 
     >>> stuck_at_chance([1.22, 1.23], accuracy=15.0, majority=39.9, examples=142)
     True
@@ -186,7 +186,7 @@ def stuck_at_chance(losses: Sequence[float], accuracy: float, majority: float, e
         return False
     share = majority / 100
     margin = 300 * math.sqrt(share * (1 - share) / examples)
-    return accuracy <= majority + margin and losses[-1] > 0.99 * losses[0]
+    return accuracy <= majority + margin and losses[-1] > 0.95 * losses[0]
 
 
 def warn_if_stuck(losses: Sequence[float], accuracy: float, targets: Tensor, stacklevel: int = 3) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesbinn import run_calibration
+from bayesbinn import run_calibration, run_residuals
 from bayesbinn.best_epoch import BestNetwork, best_epoch
 from bayesbinn.checkpoints import read_checkpoint, resuming
 from bayesbinn.data import Dataset, Parts
@@ -39,6 +39,8 @@ class Trained:
     """Which epoch's network this is, in words."""
     tasks_learned: int | None = None
     """Of a stream."""
+    residuals: run_residuals.Residuals | None = None
+    """Of a regression: how far these weights are off; None if the run has not measured it."""
 
     def load_data(self, data_dir: Path | None = None) -> Dataset:
         """The data of the run, of a stream those of the task learned last; refused if they are others."""
@@ -95,18 +97,19 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
             model.load_state_dict(best.model)
             posterior = best.posterior
     number = rows[-1]["epoch"] if best is None else best.epoch
-    epoch, calibration = f"{which}, {number} of {experiment.training.epochs}", None
+    epoch, calibration, residuals = f"{which}, {number} of {experiment.training.epochs}", None, None
     if best is None and state["totals"]["batches"]:
         epoch += f" and {state['totals']['batches']} batches"
     else:
         calibration = run_calibration.stored(folder, which, number, posterior)
-    return Trained(folder, experiment, card, model, posterior, calibration, epoch)
+        residuals = run_residuals.stored(folder, which, number)
+    return Trained(folder, experiment, card, model, posterior, calibration, epoch, residuals=residuals)
 
 
 def _best(folder: Path, state: dict[str, Any], rows: list[dict[str, Any]]) -> BestNetwork:
     row, found = best_epoch(rows), state.get("best")
     if row is None:
-        raise InvalidInput(f"{folder}: no epoch has a validation accuracy, so that none is the best; use --epoch last")
+        raise InvalidInput(f"{folder}: no epoch was measured on validation data, so none is the best; use --epoch last")
     if found is None or found["epoch"] != row["epoch"]:
         raise InvalidInput(
             f"{folder}: the weights of epoch {row['epoch']}, the best, were not kept (older versions kept the last "

@@ -41,9 +41,18 @@ def choose_for_file(
 
 
 def choose_for_data(
-    dataset: Dataset, method: str, *, source: str, label: str | None = None, overrides: Mapping[str, Any] | None = None
+    dataset: Dataset,
+    method: str,
+    *,
+    source: str,
+    label: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    changed_by: str = "--set",
 ) -> tuple[Experiment, tuple[str, ...]]:
-    """An experiment for a data set that was loaded from `source`, and what was chosen for it, a sentence each."""
+    """An experiment for a data set that was loaded from `source`, and what was chosen for it, a sentence each.
+
+    `changed_by` is what the notes tell the user to change it with.
+    """
     rows = len(dataset.train_inputs)
     network = choose_network(dataset.input_shape, rows)
     convolutional = network.settings["name"] == "vgg"
@@ -73,7 +82,7 @@ def choose_for_data(
     return experiment, (
         *dataset.notes,
         f"{rows} training and {len(dataset.test_inputs)} test examples of shape {dataset.input_shape}",
-        *_notes(experiment, network.reason if as_chosen["model"] else "as you asked"),
+        *_notes(experiment, network.reason if as_chosen["model"] else "as you asked", changed_by),
     )
 
 
@@ -93,7 +102,7 @@ def _hidden_units(rows: int, columns: int) -> int:
     >>> [_hidden_units(*size) for size in ((142, 13), (9600, 10), (200_000, 50), (1000, 784))]
     [128, 256, 512, 512]
     """
-    by_rows = 128 if rows < 1000 else 256 if rows < 50_000 else 512
+    by_rows = 128 if rows < 1000 else 256 if rows < 10_000 else 512
     by_columns = 128 * ceil(columns / 256)
     return min(1024, max(by_rows, by_columns))
 
@@ -143,7 +152,7 @@ def _batches(rows: int, batch_size: int) -> int:
     return ceil((rows - int(VALIDATION * rows)) / batch_size)
 
 
-def _notes(experiment: Experiment, reason: str) -> tuple[str, ...]:
+def _notes(experiment: Experiment, reason: str, changed_by: str) -> tuple[str, ...]:
     training, network, method = experiment.training, experiment.model, experiment.method
     size = f"of width {network.width:g}"
     if network.name == "table_mlp":
@@ -155,5 +164,5 @@ def _notes(experiment: Experiment, reason: str) -> tuple[str, ...]:
         f"chosen settings: method {method.name} ({settings}), {training.epochs} epochs, batch {training.batch_size}, "
         f"learning rate {method.schedule.describe()}, {validation}"
         f"{', from every class in proportion' if experiment.data.stratify and training.loss != 'mse' else ''}; "
-        "--set changes any of it",
+        f"{changed_by} changes any of it",
     )

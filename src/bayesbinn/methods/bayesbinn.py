@@ -167,9 +167,9 @@ class BayesBiNN(BinaryOptimizer):
         if self._strength is None and isinstance(self._init, str) and _cannot_leave_its_start(group):
             warnings.warn(
                 f"temperature={group['temperature']:g} with lr={group['lr']:g} and train_set_size="
-                f"{group['train_set_size']:g} hardly moves weights away from their start at |λ| = {_START:g}; for a "
-                f"posterior pass certainty={_SUGGESTED_CERTAINTY} instead of lr and temperature, for one network "
-                "temperature=1e-10",
+                f"{group['train_set_size']:g} leaves weights at their start, |λ| = {_START:g}, for some "
+                f"{2.3 / group['lr']:.0f} steps; for a posterior pass certainty={_SUGGESTED_CERTAINTY} instead of lr "
+                "and temperature, for one network temperature=1e-10",
                 StuckTraining,
                 stacklevel=_OUTSIDE,
             )
@@ -364,11 +364,11 @@ def _cannot_leave_its_start(group: Group) -> bool:
     There s is 1/τ, one step moves λ by (αN/τ)·g, and below |λ| = 9 s almost vanishes unless τ is about 1 (there
     1 − w² stays comparable to v(λ)). So either a few steps must carry a weight across (αN/τ of thousands, as in the
     paper: 6,000 and more), or the prior must pull it to |λ| ≈ 1 first, which takes 2.3/α steps. On wine (N = 120) all
-    of τ = 1e-3 to 0.5 stayed at chance with α = 1e-3, and learned with α = 1e-2.
+    of τ = 1e-3 to 0.5 stayed at chance with α = 1e-3; with α = 1e-2 they learned late, and the mode was poor.
     """
     bounded = group["memory"] is not None or group["certainty"] is not None
     reach = group["lr"] * group["train_set_size"] / group["temperature"]
-    return not bounded and group["temperature"] < 1 and reach < 5000 and 0 < group["lr"] < 1e-2
+    return not bounded and group["temperature"] < 1 and reach < 5000 and 0 < group["lr"] < 2e-2
 
 
 def _refuse_both(given: Group) -> None:

@@ -20,6 +20,7 @@ from bayesbinn.files import write_whole
 from bayesbinn.plain_text import csv_safe, printable
 
 WIDTH = 100
+_NO_DEVIATION = "no column std: a model file does not hold how far its networks are off; `bayesbinn predict RUN` does"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -89,6 +90,8 @@ def _run(arguments: argparse.Namespace) -> None:
     memory = bytes_of(arguments.max_memory)
     model = load(arguments.model, arguments.activations, arguments.threads, max_memory=memory)
     columns = _predictions(model, load_inputs(arguments.inputs, model.graph))
+    if model.graph.task == "regression":
+        print(f"note: {_NO_DEVIATION}", file=sys.stderr)
     if arguments.out is None:
         sys.stdout.write(_as_csv(columns))
         return
@@ -98,11 +101,12 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _predictions(model: Any, x: Any) -> dict[str, list[Any]]:
-    """The columns that `bayesbinn predict` writes."""
+    """The columns that `bayesbinn predict` writes, without the std of a regression."""
     columns: dict[str, list[Any]] = {"input": list(range(len(x)))}
     if model.graph.task == "regression":
         result = model.regression(x)
-        for name, values in (("mean", result.mean), ("std", result.std)):
+        several = {"spread": result.std} if model.graph.networks > 1 else {}
+        for name, values in {"mean": result.mean, **several}.items():
             flat = values.reshape(len(x), -1)
             for i in range(flat.shape[1]):
                 columns[name if flat.shape[1] == 1 else f"{name}[{i}]"] = flat[:, i].tolist()
@@ -240,7 +244,9 @@ COMMANDS: dict[str, Command] = {
         "Predict a file of inputs with a model file, without PyTorch: classes, probabilities and uncertainty.\n\n"
         "Inputs are raw: pixels of 0 to 255, or the columns of a table. Uncertainty is in nats: the entropy of\n"
         "a prediction, its aleatoric part, and for an ensemble the mutual information, how much the networks\n"
-        "disagree. Example: bayesbinn run model.safetensors images.npy --activations int8",
+        "disagree. Regression: the mean, and for an ensemble the spread of the networks; `bayesbinn predict` also\n"
+        "gives a standard deviation, from the errors on the run's validation data.\n\n"
+        "Example: bayesbinn run model.safetensors images.npy --activations int8",
         _run_arguments,
         _run,
     ),
