@@ -9,13 +9,14 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 JOBS ?= 2
 SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(shell find csrc -type f)
 
-.PHONY: help demo test check test-slow format bench bench-inference evidence sanitize fuzz clean
+.PHONY: help demo test check test-slow format bench bench-inference evidence sanitize fuzz storm clean
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n '2,3s/^# *//p' Makefile
 	@echo "  make bench    measure training beside Adam, the loader, and inference beside torch and onnxruntime"
 	@echo "  make evidence compute the paper's tables and figures (hours; STATUS=1 says how far it is)"
+	@echo "  make storm    kill, interrupt, starve and damage everything in large numbers (hours, low priority)"
 	@echo "  make format   let ruff fix and format the code"
 
 $(BIN)/python:
@@ -66,6 +67,11 @@ sanitize:
 # 20,000 damaged and forged model files, under AddressSanitizer.
 fuzz:
 	PYTHON=$(BIN)/python csrc/inference/fuzz.sh --count 20000 --seed 0
+
+# Kills, signals, full disks, locks, damaged files, random networks: the long form of tests/storms (hours).
+# A line per storm, results/storm.md, and what failed in build/storm.log. STORM='--only locks --seed 1' chooses.
+storm: $(VENV)/.test
+	nice -n 19 $(BIN)/python tests/storms/run.py $(STORM)
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .

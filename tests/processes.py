@@ -13,12 +13,12 @@ from typing import Any
 
 # Starts `bayesbinn` as processes of their own that share the imports, which take longer than these runs.
 STARTER = """
-import faulthandler, json, os, resource, sys, tempfile, time, traceback
+import faulthandler, json, os, resource, signal, sys, tempfile, time, traceback
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
 import bayesbinn.cli, bayesbinn.commands, bayesbinn.display
-from bayesbinn.__main__ import main
+import bayesbinn.__main__ as entry
 from bayesbinn.experiments import load_experiment
 from bayesbinn.runs import Run
 with tempfile.TemporaryDirectory() as folder:  # torch imports much of itself at the first step
@@ -47,8 +47,16 @@ for line in sys.stdin:
     faulthandler.enable()
     sys.argv = ["bayesbinn", *request["arguments"]]
     os.environ.update(request["environment"])
+    explained = entry._explained
+    def announced():  # while it runs, signals are the command's own business; before and after, Python's
+        Path(request["err"] + ".started").touch()
+        try:
+            return explained()
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    entry._explained = announced
     try:
-        code = main()
+        code = entry.main()
     except SystemExit as stop:
         code = stop.code
     except BaseException:
@@ -73,6 +81,7 @@ class Commands:
     def start(
         self, *arguments: str, limit: int = 0, environment: dict[str, str] | None = None, log: str = "err"
     ) -> int:
+        (self._logs / f"{log}.started").unlink(missing_ok=True)
         files = {"out": str(self._logs / f"{log}.out"), "err": str(self._logs / log)}
         request = {"arguments": arguments, **files, "limit": limit, "environment": environment or {}}
         return self._ask(request)
@@ -85,6 +94,13 @@ class Commands:
         shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         places = [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
         return [self.start(*arguments, environment=place, log=f"rank-{place['RANK']}") for place in places]
+
+    def wait_for_its_start(self, seconds: float = 60) -> None:
+        """Until the last command that was started answers signals as `bayesbinn` does."""
+        path, deadline = self._logs / "err.started", time.monotonic() + seconds
+        while not path.exists():
+            assert time.monotonic() < deadline, "the command did not start"
+            time.sleep(0.001)
 
     def wait(self, process: int, seconds: float = 120) -> int:
         """The exit code; negative for a signal. A process that hangs is ended with SIGABRT."""

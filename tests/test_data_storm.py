@@ -1,6 +1,6 @@
 """Damaged data files of every kind: each loads or is refused with one line, and none takes much memory.
 
-BAYESBINN_STORM=1 makes it thousands of files of each kind.
+How many: tests/storms/cases.py.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import fuzz_data_files
 from tests.fuzz_data_files import FILES
+from tests.storms.cases import LONG, SEED, count, record
 
-LONG = os.environ.get("BAYESBINN_STORM") == "1"
-COUNT = 3000 if LONG else 30
+COUNT = count("data files")
 MAX_BYTES = 10**9
 
 
@@ -25,9 +26,9 @@ MAX_BYTES = 10**9
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One process for all kinds, so that its memory can be measured and a crash is noticed."""
     folder = tmp_path_factory.mktemp("storm")
-    program = Path(fuzz_data_files.__file__)
+    program, started = Path(fuzz_data_files.__file__), time.monotonic()
     done = subprocess.run(
-        [sys.executable, str(program), str(COUNT), "1", str(folder)],
+        [sys.executable, str(program), str(COUNT), str(1 + SEED), str(folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -36,13 +37,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     answer: dict[str, Any] = json.loads(done.stdout)
+    wrong = sum(len(found["other"]) for found in answer.values())
+    record("data files", "damaged files", COUNT * len(answer), wrong, time.monotonic() - started)
     return answer
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_a_damaged_file_loads_or_is_refused_with_one_line(results: dict[str, Any], kind: str) -> None:
     found = results[kind]
-    assert found["other"] == []
+    assert found["other"] == [], f"seed {1 + SEED}"
     assert found["loaded"] + found["refused"] == 2 * (COUNT + 1)
     assert found["loaded"] >= 2 and found["refused"] > 0, "the whole file loads, and the damage is damage"
     assert found["bytes"] < MAX_BYTES

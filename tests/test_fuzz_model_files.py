@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests import fuzz_model_files
 from tests.random_graphs import GraphBuilder
+from tests.storms.cases import SEED, count, record
 
 from bayesbinn.errors import InvalidFile
 from bayesbinn.format import check_model
@@ -39,12 +41,15 @@ def totals(text: str) -> list[int]:
     return [int(number) for number in line.split(" | ")]
 
 
-def test_300_damaged_and_forged_files_are_refused_or_run() -> None:
-    done = run("--count", "300", "--seed", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_damaged_and_forged_files_are_refused_or_run() -> None:
+    half, started = count("model files") // 2, time.monotonic()
+    done = run("--count", str(2 * half), "--seed", str(1 + SEED))
+    assert done.returncode in (0, 1), done.stdout + done.stderr
     refused, also_refused, ran, loaded, *errors = totals(done.stdout)
-    assert refused == 150 and also_refused + ran + loaded == 150 and errors == [0, 0]
-    assert ran >= 10, "the changes must reach the kernels, too"
+    record("model files", "forged files", 2 * half, sum(errors), time.monotonic() - started)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert refused == half and also_refused + ran + loaded == half and errors == [0, 0]
+    assert ran >= half // 15, "the changes must reach the kernels, too"
 
 
 def test_what_is_believed_without_a_checksum_is_found() -> None:

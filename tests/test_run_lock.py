@@ -78,6 +78,32 @@ def test_a_process_killed_at_any_step_blocks_nobody_and_leaves_nothing(tmp_path:
         assert os.listdir(lock.path.parent) == []
 
 
+def test_a_process_killed_before_it_wrote_a_byte_leaves_nothing(tmp_path: Path) -> None:
+    """Its file is empty, and names it all the same. That of a living process, or of another machine, stays."""
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from bayesbinn.run_lock import RunLock\n"
+        "def killed(path, text):\n"
+        "    path.open('w')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Path.write_text = killed\n"
+        "RunLock(Path(sys.argv[1])).acquire()\n"
+    )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    left = os.listdir(tmp_path)
+    assert len(left) == 2 and all((tmp_path / name).stat().st_size == 0 for name in left)
+    living = RunLock(tmp_path)._own_file
+    elsewhere = tmp_path / f"lock.000000000000-{'-'.join(left[0].split('-')[1:])}"
+    for path in (living, elsewhere):
+        path.touch()
+    lock = RunLock(tmp_path)
+    assert lock.acquire(wait=False)
+    assert sorted(os.listdir(tmp_path)) == sorted(["lock", living.name, elsewhere.name])
+    lock.release()
+
+
 def test_a_take_over_by_another_machine_is_waited_for_with_a_word(tmp_path: Path) -> None:
     """Of a machine that lost its power, nothing but time tells that its process is gone."""
     dead = RunLock(tmp_path)

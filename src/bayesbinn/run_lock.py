@@ -4,12 +4,13 @@ The lock is a file that names its owner, who touches it every few seconds. Anoth
 owner is a process of the same machine that has ended, or when nobody has touched the file for a while. How long that
 is, the waiting process measures by its own clock: the clocks of two machines may differ.
 
-A process may be killed at any of these steps. So every file here names its process from the moment it exists, and the
-next owner removes what dead processes left.
+A process may be killed at any of these steps. So every file here names its process from the moment it exists, by its
+content or, before there is any, by its name, and the next owner removes what dead processes left.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -81,7 +82,7 @@ class RunLock:
         self._heartbeat, self._stale = heartbeat, stale
         process = os.getpid()
         self._owner = Owner(uuid.uuid4().hex, _machine(), process, _start_of(process))
-        self._own_file = self.path.with_suffix(f".{self._owner.token}")
+        self._own_file = folder / _own_name(self._owner)
         self._guard = self.path.with_suffix(".taking")
         self._since: dict[Path, tuple[object, float]] = {}
         self.waits_for = ""
@@ -271,7 +272,7 @@ class RunLock:
             now = self.path.stat().st_mtime  # by the clock of the file system
             for left in self.path.parent.glob(f"{NAME}.*"):
                 with suppress(OSError):
-                    owner = _read(left)
+                    owner = _read(left) or _named_by(left.name)
                     if (owner is not None and owner.dead()) or now - left.stat().st_mtime > self._stale:
                         left.unlink()
 
@@ -300,6 +301,23 @@ class RunLock:
                 return
             with suppress(OSError):
                 os.utime(self.path)
+
+
+def _own_name(owner: Owner) -> str:
+    """Of the file that becomes a lock once it is written. The name tells whose it is, should it stay empty."""
+    return f"{NAME}.{_digest(owner.machine)}-{owner.process}-{owner.started}-{owner.token}"
+
+
+def _named_by(name: str) -> Owner | None:
+    """The process of this machine that `_own_name` named, if it did."""
+    parts = name.removeprefix(f"{NAME}.").split("-")
+    if len(parts) != 4 or parts[0] != _digest(_machine()) or not parts[1].isdecimal():
+        return None
+    return Owner(parts[3], _machine(), int(parts[1]), parts[2])
+
+
+def _digest(machine: str) -> str:
+    return hashlib.sha256(machine.encode()).hexdigest()[:12]
 
 
 def _read(path: Path) -> Owner | None:

@@ -1,0 +1,37 @@
+"""What the storms share."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+import torch
+from tests.processes import Commands
+from tests.storms.runs import Runs
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_is_heard() -> None:
+    """A shell starts what runs in the background deaf to Ctrl-C, and its children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """One warmed-up process for all storms: its imports take longer than these runs."""
+    started = Commands(tmp_path_factory.mktemp("logs"))
+    assert started.run("--version") == 0  # from here on a command's time is its own
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def runs(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(commands, tmp_path_factory.mktemp("runs"))

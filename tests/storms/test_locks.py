@@ -1,0 +1,47 @@
+"""Owners of a folder killed at random moments while others wait for it: one owner at a time, and soon the next one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.storms import lock_program
+from tests.storms.cases import SEED, count, record
+
+from bayesbinn.run_lock import RunLock
+
+MAX_WAIT = 30.0
+"""Seconds until the next owner; a lock that only its age frees would take 120."""
+
+
+def test_killed_owners_leave_one_owner_and_block_nobody(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    command = [sys.executable, lock_program.__file__, str(folder), str(count("locks")), str(SEED)]
+    started = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    slow = found["longest_wait"] > MAX_WAIT
+    record("locks", "killed owners", found["killed_owners"], len(found["doubles"]) + slow, time.monotonic() - started)
+    assert found["doubles"] == [], f"two owners at once, seed {SEED}"
+    assert not slow, f"nobody became the owner for {found['longest_wait']} s, seed {SEED}"
+    assert found["killed_owners"] >= count("locks") and found["killed_others"] > 0 and found["owners"] > 0
+    assert found["exit_codes"] == [0], "a process that nobody killed failed"
+
+    lock = RunLock(folder)
+    assert lock.acquire(wait=False) and os.listdir(folder) == ["lock"], "killed processes left files"
+    lock.release()
+    assert os.listdir(folder) == []
+
+
+def test_two_owners_at_once_are_found() -> None:
+    """The storm's own judge, on a made-up history: 2 comes while 1 is there, 4 when 3 has been killed."""
+    history = [("in", 1, 1.0), ("in", 2, 2.0), ("out", 1, 3.0), ("out", 2, 4.0)]
+    assert lock_program.doubles(history) == ["2 at 2.000 s while 1 was the owner"]
+    assert lock_program.doubles([("in", 3, 5.0), ("kill", 3, 6.0), ("in", 4, 6.1), ("out", 4, 7.0)]) == []
+    assert lock_program.doubles([("kill", 3, 5.0), ("in", 3, 5.001), ("in", 4, 6.0)]) == []
