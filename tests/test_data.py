@@ -350,5 +350,5 @@ def test_a_label_for_a_named_set_is_refused() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingDependency, match=r"needs sklearn: pip install 'bayesbinn\[train\]'"):
+    with pytest.raises(MissingDependency, match=r"needs sklearn: pip install -c constraints.txt '.\[train\]'"):
         data.load("moons")

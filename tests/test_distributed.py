@@ -287,7 +287,10 @@ def test_torchrun_writes_one_set_of_files_and_scores_as_one_process_does(tmp_pat
     assert json.loads(done.stdout)["epochs"] == "2 of 2"
     assert done.stderr.count("epoch 1/2") == 1
     names = {path.name for path in folder.iterdir()} - {"tensorboard"}
-    assert names == {"config.toml", "metrics.jsonl", "checkpoint.pt", "posterior.safetensors"}
+    assert names == {
+        *("config.toml", "data.json", "metrics.jsonl", "checkpoint.pt"),
+        *("posterior.safetensors", "best.safetensors", "scores.json"),
+    }
 
     rows = scores_of(folder)
     assert [row["epoch"] for row in rows] == [1, 2]

@@ -131,7 +131,7 @@ def test_points_of_the_curves(tmp_path: Path, no_chart: None) -> None:
     """On the way from the epochs' lines, at the end of a task from the task's; only epochs that all seeds have."""
     for seed, every in ((1, 25), (2, 50)):
         epochs = [
-            {"task": task, "epoch": epoch, "seconds": 1.0, "accuracy": [50.0 + task + seed] * task}
+            {"task": task, "epoch": epoch, "train_loss": 1.0, "seconds": 1.0, "accuracy": [50.0 + task + seed] * task}
             for task in range(1, 6)
             for epoch in range(every, 100, every)
         ]
@@ -348,7 +348,7 @@ def test_data_that_are_not_there(tmp_path: Path, no_chart: None, monkeypatch: py
 
     def refuse(experiment: Any, folder: Path, data_dir: Path | None) -> Any:
         asked.append(folder)
-        raise InvalidFile("mnist is not\nhere")
+        raise InvalidFile("mnist is not here")
 
     monkeypatch.setattr(continual_runs, "open_run", refuse)
     lines, text, _ = reproduced("figure-continual", tmp_path, methods="ste,bop", seeds=2, train=True)
