@@ -69,34 +69,47 @@ def numbers(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+EPOCHS = 3
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A queue of one epoch each, computed once for all tests that only look at it."""
+    """A queue that nothing disturbed, computed once for all tests that only look at it."""
     folder = tmp_path_factory.mktemp("queue")
-    finish(folder, 1)
+    finish(folder, EPOCHS)
     return folder
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_a_queue_that_is_killed_ends_with_the_same_numbers(tmp_path: Path, kills: int) -> None:
-    undisturbed, killed, epochs = tmp_path / "undisturbed", tmp_path / "killed", 4 if kills == 2 else 12
-    finish(undisturbed, epochs)
+def killed(folder: Path, kills: int, epochs: int) -> None:
+    """Work through the queue, killed at random moments."""
     chance = random.Random(kills)
     for _ in range(kills):
-        process = subprocess.Popen(command(killed, epochs=epochs), stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command(folder, epochs=epochs), stdout=subprocess.DEVNULL)
         time.sleep(chance.uniform(2.0, 9.0))
         process.send_signal(signal.SIGKILL)
         process.wait()
-    finish(killed, epochs)
-    assert len(numbers(killed)) == 2
-    assert numbers(killed) == numbers(undisturbed)
+    finish(folder, epochs)
+
+
+def test_a_queue_that_is_killed_ends_with_the_same_numbers(finished: Path, tmp_path: Path) -> None:
+    killed(tmp_path, 1, EPOCHS)
+    assert len(numbers(tmp_path)) == 2
+    assert numbers(tmp_path) == numbers(finished)
+
+
+@pytest.mark.slow
+def test_ten_kills_end_with_the_same_numbers(tmp_path: Path) -> None:
+    finish(tmp_path / "undisturbed", 12)
+    killed(tmp_path / "killed", 10, 12)
+    assert len(numbers(tmp_path / "killed")) == 2
+    assert numbers(tmp_path / "killed") == numbers(tmp_path / "undisturbed")
 
 
 def test_a_finished_run_leaves_a_record_and_is_not_run_again(finished: Path) -> None:
-    folder = finished / "results" / "runs" / "digits-bayesbinn-width0.02-e1-s1"
+    folder = finished / "results" / "runs" / "digits-bayesbinn-width0.02-e3-s1"
     origin = records.provenance(folder)
     assert origin is not None
-    assert origin.command == "bayesbinn train digits --method bayesbinn --seed 1 --epochs 1 --set model.width=0.02"
+    assert origin.command == "bayesbinn train digits --method bayesbinn --seed 1 --epochs 3 --set model.width=0.02"
     assert len(origin.commit) == 40
     assert origin.sha256 == records.folder_hash(finished / "home" / "runs" / folder.name)
     assert origin.seconds > 0
@@ -104,7 +117,7 @@ def test_a_finished_run_leaves_a_record_and_is_not_run_again(finished: Path) -> 
     assert origin.posterior["saturated"] > 0.9
     log = finished / "home" / "logs" / f"{folder.name}.log"
     before = log.read_bytes()
-    finish(finished, 1)
+    finish(finished, EPOCHS)
     assert log.read_bytes() == before
 
 
