@@ -16,7 +16,7 @@ help:
 	@sed -n '2,3s/^# *//p' Makefile
 	@echo "  make bench    measure training beside Adam, the loader, and inference beside torch and onnxruntime"
 	@echo "  make evidence compute the paper's tables and figures (hours; STATUS=1 says how far it is)"
-	@echo "  make storm    kill, interrupt, starve and damage everything in large numbers (hours, low priority)"
+	@echo "  make storm    kill, interrupt, starve and damage everything in large numbers (half an hour, low priority)"
 	@echo "  make format   let ruff fix and format the code"
 
 $(BIN)/python:
@@ -68,7 +68,7 @@ sanitize:
 fuzz:
 	PYTHON=$(BIN)/python csrc/inference/fuzz.sh --count 20000 --seed 0
 
-# Kills, signals, full disks, locks, damaged files, random networks: the long form of tests/storms (hours).
+# Kills, signals, full disks, locks, damaged files, random networks: the long form of tests/storms (half an hour).
 # A line per storm, results/storm.md, and what failed in build/storm.log. STORM='--only locks --seed 1' chooses.
 storm: $(VENV)/.test
 	nice -n 19 $(BIN)/python tests/storms/run.py $(STORM)

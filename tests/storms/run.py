@@ -31,7 +31,7 @@ STORMS: dict[str, tuple[str, str]] = {
 }
 HEAD = """# Storms
 
-Random cases in large numbers, made by `make storm` (hours on two cores at the lowest priority; the suite runs a short
+Random cases in large numbers, made by `make storm` (about half an hour on two cores; the suite runs a short
 form of each). Each line is of the last run of its storm; `make storm STORM='--seed 1'` draws other cases.
 
 | storm | what must hold | cases | failures | seconds |
