@@ -83,3 +83,15 @@ def test_the_time_of_an_ensemble_and_of_a_seed_stand_in_the_results() -> None:
     took = re.search(r"real\s+(\d+)m([\d.]+)s", (ROOT / "results/continual/duration.md").read_text())
     assert took is not None
     assert f"took {took[1]} min {float(took[2]):.0f} s" in text
+
+
+def test_figures_of_tables_stand_in_the_results_column_by_column() -> None:
+    columns = ["table", "splits", "ours %", "MLPClassifier %", "NLL", "theirs"]
+    head, _, *lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "results/benchmarks/tables.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    wanted = [[line[head.index(column)] for column in columns] for line in lines]
+    shown = TEXT.partition("| table | splits |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in shown] == wanted
