@@ -121,7 +121,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digits --set model.name=vgg --out PLACE/x", "vgg needs images (channels, height, width)"),
     ("train digits --label kind", "--label is for your own table"),
     ("train digits --out PLACE/text.txt/x", "the folder of the run cannot be made"),
-    ("train digits --out PLACE/run", "holds another experiment (data.label is 'kind' there, None here)"),
+    ("train digits --out PLACE/run", "holds another experiment (data.label is 'kind' there, not set here)"),
     ("train nowhere.toml", "nowhere.toml: there is no such file"),
     ("train nowhere.csv --label y", "nowhere.csv: there is no such file or folder"),
     ("train PLACE/text.txt", "files ending in .txt cannot be loaded"),
@@ -435,10 +435,12 @@ def test_reports_show_what_accuracy_hides_where_classes_are_unequal(call: Call, 
     trained = json.loads(call("train", tmp_path / "noise.csv", *settings).out)
     scores = json.loads(call("evaluate", tmp_path / "run", "--json").out)
     assert trained["majority accuracy"] == scores["majority accuracy"] == 90.0
-    assert trained["recall"] == scores["recall (mode)"]
-    assert trained["recall"].keys() == {"common", "rare"}
-    assert trained["balanced accuracy"] == pytest.approx(np.mean(list(trained["recall"].values())))
-    assert scores["mode"]["balanced accuracy"] == pytest.approx(trained["balanced accuracy"])
+    recall, balanced = (trained[f"{name} (test, calibrated)"] for name in ("recall", "balanced accuracy"))
+    assert recall == scores["recall (mode)"]
+    assert recall.keys() == {"common", "rare"}
+    assert balanced == pytest.approx(np.mean(list(recall.values())))
+    assert scores["mode"]["balanced accuracy"] == pytest.approx(balanced)
+    assert scores["mode"]["accuracy"] == pytest.approx(trained["accuracy (test, calibrated)"])
 
 
 def test_arrays_of_images(call: Call, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_two_deviations_cover_most_of_diabetes(tmp_path: Path) -> None:
         assert found["std"].min() > 20, "not the rounding errors of one network"
         inside = 100 * np.mean(np.abs(found["mean"] - y[test]) <= 2 * found["std"])
         scores = evaluate_run(run, 10, True, None)
-        assert scores["mean of 10"]["within 2 std"] == pytest.approx(inside, abs=1.1)
+        assert scores["mode"]["within 2 std"] == pytest.approx(inside, abs=1.1)
         covered.append(inside)
     assert 90 < np.mean(covered) < 99, covered
     assert min(covered) > 82, covered

@@ -152,7 +152,8 @@ def _stored_scores(folder: Path, epoch: int) -> dict[str, Any]:
     """The test part by classes, as the run wrote it after its last epoch."""
     try:
         scores: dict[str, Any] = json.loads((folder / "scores.json").read_text())
-        return scores if scores.pop("epoch") == epoch else {}
+        known = scores.pop("epoch") == epoch
+        return {f"{key} (test, calibrated)" if "majority" not in key else key: scores[key] for key in scores if known}
     except (OSError, ValueError, AttributeError, KeyError):
         return {}  # written again when the run is resumed
 
@@ -193,8 +194,8 @@ def evaluate_run(
     scores |= _described(calibration, card, posterior is not None)
     x, y = parts.test.whole()
     names = {0: "mode" if posterior is not None else "weights"}
-    if posterior is not None and samples:
-        names[samples] = f"mean of {samples}"
+    if count := _samples_worth_drawing(trained, samples):
+        names[count] = f"mean of {count}"
     for count, name in names.items():
         prediction = _predicted(trained, x, count, calibration)
         if card.task == "regression":
@@ -209,6 +210,11 @@ def evaluate_run(
     if trained.tasks_learned is None:
         scores |= _best_row(load_run(folder)[1])
     return scores
+
+
+def _samples_worth_drawing(trained: Trained, samples: int) -> int:
+    """None where there is no posterior, or where every sample would be the mode."""
+    return 0 if trained.posterior is None or trained.posterior.saturated else samples
 
 
 def _coverage(trained: Trained, prediction: Prediction, y: Tensor, samples: int) -> dict[str, float]:
@@ -290,7 +296,7 @@ def predict_file(
     x = card.normaliser(_as_stored(x, card, inputs))
     given, about_labels = given_targets(inputs, card, names)
     calibration, notes = _calibration(trained, fit_scale, data_dir)
-    used = 0 if trained.posterior is None else samples
+    used = _samples_worth_drawing(trained, samples)
     prediction = _predicted(trained, x, used, calibration)
     columns: dict[str, list[Any]] = {"input": names}
     if card.task == "regression":

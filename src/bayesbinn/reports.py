@@ -16,6 +16,7 @@ MAX_CLASSES = 20
 def class_scores(probabilities: Tensor, targets: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:
     """What accuracy alone hides where classes are unequal: each class's recall, and how far guessing would get."""
     found: dict[str, Any] = {
+        "accuracy": 100 * metrics.accuracy(probabilities, targets),
         "balanced accuracy": 100 * metrics.balanced_accuracy(probabilities, targets),
         "majority accuracy": 100 * metrics.majority_accuracy(targets),
     }

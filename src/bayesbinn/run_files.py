@@ -39,7 +39,8 @@ def difference(existing: Experiment, wanted: Experiment) -> str:
     old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in both)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
-            return f"{key} is {old.get(key)!r} there, {new.get(key)!r} here"
+            there, here = (f"{each[key]!r}" if key in each else "not set" for each in (old, new))
+            return f"{key} is {there} there, {here} here"
     return ""
 
 

@@ -53,7 +53,16 @@ from bayesbinn.prediction import predict
 from bayesbinn.run_data import card_of, load_data, refuse_other_data, refuse_other_source
 from bayesbinn.run_files import Clock, begin_folder, read_rows, refuse_another
 from bayesbinn.run_results import ResultWriter
-from bayesbinn.train import Loss, Totals, correct_predictions, flips, set_learning_rates, train_batches, warn_if_stuck
+from bayesbinn.train import (
+    Loss,
+    Totals,
+    correct_predictions,
+    flips,
+    set_learning_rates,
+    train_batches,
+    training_threads,
+    warn_if_stuck,
+)
 
 TEST_BATCH = 1000
 
@@ -237,7 +246,8 @@ class Run:
                         curves.add(progress.row)
                     on_progress(progress)
 
-                self._train_until(last, parts, checkpoint_seconds, tell, should_stop)
+                with training_threads(self.model, self.experiment.training.batch_size):
+                    self._train_until(last, parts, checkpoint_seconds, tell, should_stop)
             if self.dataset.task == "classification" and ranks.rank() == 0:
                 losses = [row["train_loss"] for row in self.rows]
                 warn_if_stuck(losses, self.rows[-1]["train_accuracy"], self.dataset.train_targets)

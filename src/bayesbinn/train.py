@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 
 from bayesbinn.errors import InvalidInput, StuckTraining
 from bayesbinn.experiments.schedules import cosine as cosine
@@ -109,6 +111,25 @@ def set_learning_rates(optimizers: Iterable[torch.optim.Optimizer], factor: floa
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+
+
+SMALL_STEP = 1 << 25
+"""Products of weights and examples in a step below which several threads only wait for each other."""
+
+
+@contextmanager
+def training_threads(model: nn.Module, batch_size: int) -> Iterator[None]:
+    """One thread for steps so small that several would mostly wait for each other; otherwise torch's."""
+    threads = torch.get_num_threads()
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    is_small = weights * batch_size < SMALL_STEP
+    if any(isinstance(layer, _ConvNd) for layer in model.modules()):
+        is_small = False  # a weight of a convolution is used for many pixels
+    torch.set_num_threads(1 if is_small else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)

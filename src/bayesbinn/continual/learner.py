@@ -6,7 +6,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.conv import _ConvNd
 
 from bayesbinn import run_calibration
 from bayesbinn.checkpoints import (
@@ -50,12 +48,10 @@ from bayesbinn.posterior import BernoulliPosterior, Weights
 from bayesbinn.prediction import evaluating
 from bayesbinn.run_files import Clock
 from bayesbinn.runs import Progress, RunStopped
-from bayesbinn.train import Loss, Totals, set_learning_rates, train_batches
+from bayesbinn.train import Loss, Totals, set_learning_rates, train_batches, training_threads
 
 KEPT_TESTS = 10
 """Test parts of so many tasks stay in memory."""
-SMALL_STEP = 1 << 25
-"""Products of weights and examples in a step below which several threads only wait for each other."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +236,7 @@ class Learner:
                 where = f"; the same command resumes {self.folder}" if self.folder else ""
                 raise RunStopped(f"stopped in task {self.task + 1}, epoch {self.epoch}{where}")
 
-        with self._training_threads():
+        with training_threads(self.model, self.plan.batch_size):
             train_batches(
                 self.model,
                 self.optimizer,
@@ -252,19 +248,6 @@ class Learner:
                 before_batch=before_batch,
                 after_batch=after_batch,
             )
-
-    @contextmanager
-    def _training_threads(self) -> Iterator[None]:
-        threads = torch.get_num_threads()
-        weights = sum(parameter.numel() for parameter in self.model.parameters())
-        is_small = weights * self.plan.batch_size < SMALL_STEP
-        if any(isinstance(layer, _ConvNd) for layer in self.model.modules()):
-            is_small = False  # a weight of a convolution is used for many pixels
-        torch.set_num_threads(1 if is_small else threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         return [self.optimizer] if self.real_optimizer is None else [self.optimizer, self.real_optimizer]
