@@ -173,6 +173,13 @@ def test_names_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes() == b"new"
 
 
+@pytest.mark.parametrize("write", [WRITERS[name] for name in ("bytes", "block", "model file", "onnx", "posterior")])
+def test_a_name_that_is_too_long_is_one_line(write: Callable[[Path], object], tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match=r"could not be written \(File name too long\)$"):
+        write(tmp_path / ("a" * 260 + ".csv"))
+    assert not os.listdir(tmp_path)
+
+
 def test_an_error_in_the_block_is_the_caller_s(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
 

@@ -133,7 +133,8 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def _failed(path: Path, error: BaseException) -> InvalidFile:
-    kept = "; the previous one is untouched" if path.is_file() else ""
+    # Not Path.is_file, which raises for a name that is too long.
+    kept = "; the previous one is untouched" if os.path.isfile(path) else ""
     return InvalidFile(f"{path}: could not be written ({reason_of(error)}){kept}")
 
 

@@ -22,6 +22,8 @@ from bayesbinn.plain_text import csv_safe, printable
 WIDTH = 100
 _NO_DEVIATION = "no column std: this model file does not say how far its networks are off; pack it from a finished run"
 
+_NO_PIXELS = "the model seems to be trained on pixels, whole numbers from 0 to 255; these numbers are others"
+
 
 class _Parser(argparse.ArgumentParser):
     """Mistakes are this package's errors, which are one line each."""
@@ -81,7 +83,7 @@ def _memory_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from bayesbinn.runtime.inputs import load_inputs
+    from bayesbinn.runtime.inputs import are_pixels, load_inputs
     from bayesbinn.runtime.memory import bytes_of
     from bayesbinn.runtime.model import load
 
@@ -89,9 +91,15 @@ def _run(arguments: argparse.Namespace) -> None:
         raise InvalidInput(f"--out {arguments.out}: .csv and .json can be written")
     memory = bytes_of(arguments.max_memory)
     model = load(arguments.model, arguments.activations, arguments.threads, max_memory=memory)
-    columns = _predictions(model, load_inputs(arguments.inputs, model.graph))
+    notes: list[str] = []
+    inputs = load_inputs(arguments.inputs, model.graph, notes)
+    if model.seems_to_take_pixels and not are_pixels(inputs):
+        notes.append(f"{arguments.inputs}: {_NO_PIXELS}")
+    columns = _predictions(model, inputs)
     if model.graph.task == "regression" and model.residual is None:
-        print(f"note: {_NO_DEVIATION}", file=sys.stderr)
+        notes.append(_NO_DEVIATION)
+    for note in notes:
+        print(printable(f"note: {note}"), file=sys.stderr)
     if arguments.out is None:
         sys.stdout.write(_as_csv(columns))
         return

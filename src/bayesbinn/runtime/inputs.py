@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+from collections import Counter
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,41 +18,76 @@ from bayesbinn.graph import Graph
 SUFFIXES = (".npy", ".npz", ".csv", ".tsv")
 
 
-def load_inputs(path: Path, graph: Graph) -> NDArray[np.float32]:
+# What the training data's reader takes for a number: ASCII digits, no underscores. NaN and infinity are refused later.
+_NUMBER = re.compile(r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|nan|inf|infinity)", re.ASCII | re.IGNORECASE)
+
+
+def load_inputs(path: Path, graph: Graph, notes: list[str]) -> NDArray[np.float32]:
     """[batch, *input_shape] from a file: a .npy array, the array `x` (or the only one) of a .npz, or a table.
 
-    A table has a row for each example. If its first row is no numbers, it names the columns; the
-    columns that the model was trained on are then taken by name.
+    A table has a row for each example. If its first line names the columns, those that the model was
+    trained on are taken by name. What had to be assumed is added to `notes`.
     """
-    if path.is_dir():
+    try:
+        is_file, is_folder, there = path.is_file(), path.is_dir(), path.exists()
+    except OSError as error:  # a name that is too long
+        raise InvalidInput(f"{path}: there is no such file ({error.strerror or error})") from None
+    if is_folder:
         raise InvalidInput(
             f"{path}: a folder; one file is needed, {', '.join(SUFFIXES)}. "
             "`bayesbinn predict RUN FOLDER` reads folders of images"
         )
-    if not path.is_file():
-        raise InvalidInput(f"{path}: {'not an ordinary file' if path.exists() else 'there is no such file'}")
+    if not is_file:
+        raise InvalidInput(f"{path}: {'not an ordinary file' if there else 'there is no such file'}")
     kind = path.suffix.lower()
     if kind in (".npy", ".npz"):
         array = _array(path)
     elif kind in (".csv", ".tsv"):
-        array = _table(path, graph.features, "\t" if kind == ".tsv" else ",")
+        array = _table(path, graph.features, "\t" if kind == ".tsv" else ",", notes)
     else:
         raise InvalidInput(f"{path}: {', '.join(SUFFIXES)} files can be read")
     if array.dtype.kind not in "biuf":
         raise InvalidFile(f"{path}: an array of {array.dtype}; numbers are needed")
     if array.ndim == 0 or len(array) == 0:
         raise InvalidFile(f"{path}: no example in it")
-    size = prod(graph.input_shape)
-    if prod(array.shape[1:]) != size:
-        raise InvalidInput(
-            f"{path}: each example has the shape {array.shape[1:]}, but the model takes {graph.input_shape}"
-        )
+    array = _in_shape(path, array, graph.input_shape)
     with np.errstate(over="ignore"):  # found below
         inputs = array.astype(np.float32).reshape(-1, *graph.input_shape)
     lost = ~np.isfinite(inputs).reshape(len(inputs), -1).all(axis=1)
     if lost.any():
         raise InvalidFile(f"{path}: example {lost.argmax()} holds NaN, infinity or a number beyond float32")
     return inputs
+
+
+def are_pixels(inputs: NDArray[np.float32]) -> bool:
+    """Whether all are whole numbers from 0 to 255."""
+    return bool(((inputs >= 0) & (inputs <= 255) & (inputs == np.rint(inputs))).all())
+
+
+def _in_shape(path: Path, array: NDArray[Any], wanted: tuple[int, ...]) -> NDArray[Any]:
+    """The array with its axes in the model's order; `bayesbinn predict` takes and refuses the same shapes."""
+    found = array.shape[1:]
+    if found == wanted:
+        return array
+    last = _channels_last(found, wanted)
+    if last and array.dtype == np.uint8:
+        return array.transpose(0, 3, 1, 2)
+    if not found or not _fits(found, wanted):
+        advice = "; if its channels come last, save it with transpose(0, 3, 1, 2)" if last else ""
+        raise InvalidInput(f"{path}: each example has the shape {found}, but the model takes {wanted}{advice}")
+    return array
+
+
+def _channels_last(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether these can only be images [H, W, C] for a model of [C, H, W]."""
+    return len(found) == 3 and found[0] not in (1, 3) and found[2] in (1, 3) and (found[2], *found[:2]) == wanted
+
+
+def _fits(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Axes may be left out where they are 1, or all be flattened; other axes are not put in another order by guess."""
+    if len(found) == 1:
+        return found[0] == prod(wanted)
+    return [size for size in found if size != 1] == [size for size in wanted if size != 1]
 
 
 def _array(path: Path) -> NDArray[Any]:
@@ -72,7 +109,7 @@ def _array(path: Path) -> NDArray[Any]:
         raise InvalidFile(f"{path}: not a whole NumPy file ({' '.join(str(error).split())[:200]})") from None
 
 
-def _table(path: Path, features: tuple[str, ...], separator: str) -> NDArray[Any]:
+def _table(path: Path, features: tuple[str, ...], separator: str, notes: list[str]) -> NDArray[Any]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, delimiter=separator)
@@ -81,34 +118,58 @@ def _table(path: Path, features: tuple[str, ...], separator: str) -> NDArray[Any
         raise InvalidFile(f"{path}: not a table of text ({error})") from None
     if not lines:
         raise InvalidFile(f"{path}: no example in it")
-    first = lines[0][1]
-    header = None if all(_is_number(cell) for cell in first) else [cell.strip() for cell in first]
+    first = [cell.strip() for cell in lines[0][1]]
+    header = first if _names_columns(first, features) else None
     body = lines if header is None else lines[1:]
-    columns = _columns(path, header, features, len(first))
+    columns = _unnamed_columns(path, first, features, notes) if header is None else _columns(path, header, features)
     numbers = np.empty((len(body), len(columns)), np.float64)
     for i, (line, row) in enumerate(body):
         if len(row) != len(first):
             raise InvalidFile(f"{path}: line {line} has {len(row)} columns, the first {len(first)}")
         for j, column in enumerate(columns):
-            if not _is_number(row[column]):
+            cell = row[column].strip()
+            if not _is_number(cell):
                 name = header[column] if header else f"{column + 1}"
                 raise InvalidFile(f"{path}: line {line}, column {name}: {row[column]!r} is no number")
-            numbers[i, j] = float(row[column])
+            numbers[i, j] = float(cell)
     return numbers
 
 
-def _columns(path: Path, header: list[str] | None, features: tuple[str, ...], count: int) -> list[int]:
-    if header is None or not features:
-        return list(range(count))
+def _names_columns(first: list[str], features: tuple[str, ...]) -> bool:
+    """Whether a table's first line is a header: columns may be named by numbers, as pandas does."""
+    if not all(map(_is_number, first)):
+        return True
+    if features:
+        return set(features) <= set(first)
+    counted = [str(i) for i in range(len(first) + 1)]
+    return first in (counted[:-1], counted[1:])
+
+
+def _unnamed_columns(path: Path, first: list[str], features: tuple[str, ...], notes: list[str]) -> list[int]:
+    """All columns of a table without a header, in their order."""
+    if features and len(first) != len(features):
+        raise InvalidInput(
+            f"{path}: its first line holds {len(first)} numbers and does not name the model's {len(features)} columns; "
+            "add a header line"
+        )
+    order = " and the columns for the model's, in its order" if features else ""
+    notes.append(f"{path}: its first line holds numbers only: it is taken for a row{order}")
+    return list(range(len(first)))
+
+
+def _columns(path: Path, header: list[str], features: tuple[str, ...]) -> list[int]:
+    """The columns that the model was trained on, by name; all for a model without names, but for row numbers."""
+    twice = sorted(name for name, count in Counter(header).items() if count > 1)
+    if twice or "" in header[1:]:
+        what = f"two columns are called {twice[0]!r}" if twice else f"column {header.index('', 1) + 1} has no name"
+        raise InvalidFile(f"{path}: {what}: the first line must give every column a name of its own")
     for name in features:
         if name not in header:
             raise InvalidInput(f"{path}: no column {name!r}, which the model was trained on.{nearest(name, header)}")
-    return [header.index(name) for name in features]
+    if features:
+        return [header.index(name) for name in features]
+    return [column for column, name in enumerate(header) if name]
 
 
 def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return _NUMBER.fullmatch(text) is not None

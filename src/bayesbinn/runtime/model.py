@@ -89,6 +89,7 @@ class Model:
         check_options(activations, threads, backend, max_memory)
         self.graph = file.graph
         self.residual = file.residual
+        self.seems_to_take_pixels = _normalises_pixels(file)
         self.activations = activations
         self.threads = threads or usable_cores()
         self.output_shape = shapes(file)[-1]
@@ -241,6 +242,22 @@ class Model:
 def usable_cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _normalises_pixels(file: ModelFile) -> bool:
+    """Whether images are normalised first by a mean and a deviation that pixels of 0 to 255 have.
+
+    A file does not say what its inputs were; other numbers of that size, such as 0.0 to 255.0, look the same.
+    """
+    first = file.graph.nodes[0] if file.graph.nodes else None
+    if first is None or first.name != "normalisation" or first.op != "affine" or len(file.graph.input_shape) != 3:
+        return False
+    scale, shift = (file.tensors[first.tensors[key]].astype(np.float64) for key in ("scale", "shift"))
+    if not (scale > 0).all():
+        return False
+    mean, deviation = -shift / scale, 1 / scale
+    slack = 1e-3  # of float32
+    return bool((mean >= -slack).all() and (mean <= 255 + slack).all() and (deviation > 1 + slack).any())
 
 
 def _native_check() -> Callable[[Array], int]:
