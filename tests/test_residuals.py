@@ -21,6 +21,7 @@ from bayesbinn.experiments.choose import choose_for_file
 from bayesbinn.format import read, to_bytes
 from bayesbinn.runs import Run
 from bayesbinn.runtime.command import main
+from bayesbinn.trained import load_network
 
 
 def trained(folder: Path, x: Any, y: Any, x_test: Any, y_test: Any, **changes: Any) -> Path:
@@ -69,7 +70,8 @@ def test_two_deviations_cover_most_of_diabetes(tmp_path: Path) -> None:
 def test_the_spread_is_part_of_the_deviation(tmp_path: Path) -> None:
     run = linear(tmp_path / "r", certainty=10.0, training__epochs=10)
     found, notes = predicted(run)
-    kept = run_residuals.stored(run, "last", 10)
+    network = load_network(run)
+    kept = run_residuals.stored(run, "last", network.model, network.posterior)
     assert kept is not None and kept.rows == 20 and not notes
     assert found["spread"].min() > 0.1
     np.testing.assert_allclose(found["std"], np.sqrt(found["spread"] ** 2 + kept.mean**2), rtol=1e-4)

@@ -262,7 +262,7 @@ def test_full_precision_is_calibrated_too(call: Call, tmp_path: Path) -> None:  
     assert fitted["NLL"] < raw["NLL"] - 0.1, "unit-variance logits are underconfident"
     stored = json.loads((tmp_path / "calibration.json").read_text())
     assert stored["last"]["epoch"] == 3 and stored["last"]["logit_scale"]["mode"] > 1
-    assert stored.keys() == {"last", "best"}
+    assert stored.keys() == {"last", "best", "sha256"}
     assert call("pack", tmp_path, "--json").code == 0
     assert json.loads(call("inspect", tmp_path / "model.safetensors", "--json").out)["logit_scale"] == pytest.approx(
         stored["last"]["logit_scale"]["mode"], rel=1e-6

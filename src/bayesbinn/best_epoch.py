@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +16,13 @@ from bayesbinn.posterior import BernoulliPosterior, Weights
 def best_epoch(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The first epoch with the highest validation accuracy, as the paper selects, of a regression the lowest RMSE.
 
-    None where none was measured.
+    None where none was measured. NaN, of a network that diverged, is never the best.
 
     >>> best_epoch([{"epoch": 1, "validation_rmse": 3.0}, {"epoch": 2, "validation_rmse": 2.5}])["epoch"]
     2
     """
     for key, sign in (("validation_accuracy", -1), ("validation_rmse", 1)):
-        scored = [row for row in rows if row.get(key) is not None]
+        scored = [row for row in rows if row.get(key) is not None and not math.isnan(row[key])]
         if scored:
             return min(scored, key=lambda row: sign * row[key])
     return None

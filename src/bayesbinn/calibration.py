@@ -266,7 +266,8 @@ def calibrate(
     likeliest: with classes of 95 % and 5 % and inputs that say nothing, every prediction becomes 95 % : 5 %.
 
     Few rows never lead to extreme probabilities: factor and shifts have priors, and cross-validation decides
-    on the shifts (see `bayesbinn.logit_fit`). Under 20 rows a `CalibrationWarning` says so.
+    on the shifts (see `bayesbinn.logit_fit`). A class with fewer than 2 rows gets no shift. Under 20 rows, or with
+    rows of one class alone, a `CalibrationWarning` says so.
 
     Args:
         model: a classifier, as in `predict`.
@@ -293,6 +294,13 @@ def calibrate(
         warnings.warn(
             f"{len(targets)} validation rows are too few to calibrate: the scale is a cautious guess from the "
             f"accuracy, and classes get no shift; use {FEWEST_ROWS} rows or more",
+            CalibrationWarning,
+            stacklevel=2,
+        )
+    elif int(targets.min()) == int(targets.max()):
+        warnings.warn(
+            f"all {len(targets)} validation rows are of class {int(targets[0])}: they say nothing about the other "
+            "classes, so that classes get no shift; use rows of every class",
             CalibrationWarning,
             stacklevel=2,
         )

@@ -7,7 +7,6 @@ prediction is therefore √(spread² + residual²), with the residual that makes
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,11 +14,10 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from bayesbinn.data import Part
-from bayesbinn.errors import BayesbinnError, InvalidFile
-from bayesbinn.files import write_whole
+from bayesbinn.errors import BayesbinnError
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction import predict
-from bayesbinn.run_calibration import BATCH, POSTERIORS, SAMPLES, Which
+from bayesbinn.run_calibration import BATCH, SAMPLES, Which, network_hash, read_sealed, write_sealed
 
 FILE_NAME = "residuals.json"
 MIN_ROWS = 10
@@ -37,9 +35,13 @@ class Residuals:
     """When the mode predicts, or full precision."""
     mean: float
     """When samples of the posterior predict."""
+    network: str = ""
+    """The hash of the network they were measured on; empty in files of older versions."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
+            if name == "network":
+                continue
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} is {value!r}")
 
@@ -67,8 +69,9 @@ def estimated(
         return unit * math.sqrt(max(0.0, float(left.mean())) * len(y) / (len(y) - 2))
 
     mode = residual(0)
+    network = network_hash(model, posterior)
     spread_out = posterior is not None and not posterior.saturated
-    return Residuals(epoch, len(validation), mode, residual(SAMPLES) if spread_out else mode)
+    return Residuals(epoch, len(validation), mode, residual(SAMPLES) if spread_out else mode, network)
 
 
 def total_deviation(spread: Tensor, residual: float) -> Tensor:
@@ -81,10 +84,10 @@ def total_deviation(spread: Tensor, residual: float) -> Tensor:
     return (spread.square() + residual**2).sqrt()
 
 
-def stored(folder: Path, which: Which, epoch: int) -> Residuals | None:
-    """What a run has kept for the weights of this epoch; None if it has nothing."""
+def stored(folder: Path, which: Which, model: nn.Module, posterior: BernoulliPosterior | None) -> Residuals | None:
+    """What a run has kept for exactly this network; None if it has nothing."""
     found = _read(folder / FILE_NAME).get(which)
-    return found if found is not None and found.epoch == epoch else None
+    return found if found is not None and found.network == network_hash(model, posterior) else None
 
 
 def store(folder: Path, which: Which, residuals: Residuals) -> None:
@@ -95,15 +98,8 @@ def store(folder: Path, which: Which, residuals: Residuals) -> None:
     except BayesbinnError:
         known = {}  # a damaged file is written anew
     known[which] = residuals
-    write_whole(path, json.dumps({name: asdict(each) for name, each in known.items()}, indent=1).encode())
+    write_sealed(path, {name: asdict(each) for name, each in known.items()})
 
 
 def _read(path: Path) -> dict[Which, Residuals]:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_bytes())
-        return {which: Residuals(**content[which]) for which in POSTERIORS if which in content}
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InvalidFile(f"{path}: damaged ({reason}); resuming the run writes it anew") from None
+    return read_sealed(path, lambda values: Residuals(**values))

@@ -58,13 +58,13 @@ class ResultWriter:
         self, which: Which, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None
     ) -> LogitScale:
         """Save a posterior with its calibration, unless the folder has it already."""
-        known = ranks.decided(lambda: _stored_or_none(self.folder, which, epoch, posterior))
+        known = ranks.decided(lambda: _stored_or_none(self.folder, which, model, posterior))
         if known is not None:
             return known
         found = run_calibration.NONE
         if self.parts.validation is not None and self.card.task == "classification" and epoch:
             found = run_calibration.fitted(model, posterior, self.parts.validation)
-        self._write(lambda: run_calibration.store(self.folder, which, epoch, posterior, found))
+        self._write(lambda: run_calibration.store(self.folder, which, epoch, model, posterior, found))
         return found
 
     def _measure_residuals(
@@ -73,7 +73,7 @@ class ResultWriter:
         """Keep how far a regression is off, unless the folder has it already."""
         if self.parts.validation is None or self.card.task != "regression" or not epoch:
             return
-        if ranks.decided(lambda: _stored_residuals_or_none(self.folder, which, epoch)) is None:
+        if ranks.decided(lambda: _stored_residuals_or_none(self.folder, which, model, posterior)) is None:
             unit = self.card.target_std
             found = run_residuals.estimated(epoch, model, posterior, self.parts.validation, unit)
             if found is not None:
@@ -85,17 +85,21 @@ class ResultWriter:
             write()
 
 
-def _stored_or_none(folder: Path, which: Which, epoch: int, posterior: BernoulliPosterior | None) -> LogitScale | None:
+def _stored_or_none(
+    folder: Path, which: Which, model: nn.Module, posterior: BernoulliPosterior | None
+) -> LogitScale | None:
     """A damaged file is written anew."""
     try:
-        return run_calibration.stored(folder, which, epoch, posterior)
+        return run_calibration.stored(folder, which, model, posterior)
     except BayesbinnError:
         return None
 
 
-def _stored_residuals_or_none(folder: Path, which: Which, epoch: int) -> run_residuals.Residuals | None:
+def _stored_residuals_or_none(
+    folder: Path, which: Which, model: nn.Module, posterior: BernoulliPosterior | None
+) -> run_residuals.Residuals | None:
     """A damaged file is written anew."""
     try:
-        return run_residuals.stored(folder, which, epoch)
+        return run_residuals.stored(folder, which, model, posterior)
     except BayesbinnError:
         return None

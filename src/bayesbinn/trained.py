@@ -101,8 +101,8 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
     if best is None and state["totals"]["batches"]:
         epoch += f" and {state['totals']['batches']} batches"
     else:
-        calibration = run_calibration.stored(folder, which, number, posterior)
-        residuals = run_residuals.stored(folder, which, number)
+        calibration = run_calibration.stored(folder, which, model, posterior)
+        residuals = run_residuals.stored(folder, which, model, posterior)
     return Trained(folder, experiment, card, model, posterior, calibration, epoch, residuals=residuals)
 
 
@@ -137,7 +137,7 @@ def _learned(
     model, posterior = _restored(path, experiment, card, state)
     calibration = None
     if not state["totals"]["batches"] and state["epoch"] == 1:
-        calibration = run_calibration.stored(folder, "last", learned, posterior)
+        calibration = run_calibration.stored(folder, "last", model, posterior)
     return Trained(folder, experiment, card, model, posterior, calibration, f"last, after {learned} tasks", learned)
 
 

@@ -435,7 +435,7 @@ class Learner:
             posterior = self.optimizer.posterior() if self.optimizer.binary else None
             found = run_calibration.fitted(self.model, posterior, validation)
             self.may_write()
-            run_calibration.store(self.folder, "last", self.task, posterior, found)
+            run_calibration.store(self.folder, "last", self.task, self.model, posterior, found)
 
     def _check(self, state: dict[str, Any], saved: Record) -> None:
         """Refuse a state that this learner cannot have written."""
