@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from bayesbinn.binary import canonical_name, check_binary, check_owners, sign, split_parameters
+from bayesbinn.binary import Rule, canonical_name, check_binary, check_owners, sign, split_parameters
 from bayesbinn.errors import InvalidInput
 
 
@@ -266,7 +266,33 @@ def test_check_binary_cannot_tell_what_an_unknown_hook_writes() -> None:
 def test_a_model_without_binary_layers_proves_nothing() -> None:
     with pytest.raises(InvalidInput, match="LSTM has no linear or convolution layer"):
         check_binary(nn.LSTM(2, 2))
-    assert check_binary(binary_layer(), []) == 0
+
+
+@pytest.mark.parametrize("rule", [[], (), lambda name, parameter: False])
+def test_a_rule_that_chooses_nothing_proves_nothing(rule: Rule) -> None:
+    for model in (binary_layer(), nn.Linear(4, 3)):
+        with pytest.raises(
+            InvalidInput, match=r"`binary` chooses no parameter of Linear, so there is nothing to check"
+        ):
+            check_binary(model, rule)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("inner", [torch.nn.utils.weight_norm, torch.nn.utils.spectral_norm, prune.identity])
+@pytest.mark.parametrize("everything", [False, True])
+def test_check_binary_refuses_a_hook_on_the_result_of_a_hook(
+    inner: Callable[[nn.Module, str], nn.Module], everything: bool
+) -> None:
+    """The outer hook was registered first, so that its input is that of the last forward pass."""
+    layer = binary_layer()
+    prune.identity(layer, "weight")
+    inner(layer, "weight_orig")
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.fill_(3)
+    rule = (lambda name, parameter: True) if everything else None
+    with pytest.raises(InvalidInput, match=r"'weight' of a Linear is computed from 'weight_orig', which is itself"):
+        check_binary(nn.Sequential(layer), rule)
 
 
 def test_units_of_the_complex_plane_and_holes_of_a_sparse_weight_are_not_binary() -> None:

@@ -58,6 +58,51 @@ def test_large_whole_numbers_stay_different_classes(tmp_path: Path) -> None:
     assert data.load(path, label="y").classes == ("9007199254740992", "9007199254740993")
 
 
+DIFFERENT = [
+    ["18446744073709551615", "18446744073709551614", "5"],
+    ["01", "1", "2"],
+    ["1.0", "1", "2"],
+    ["01", "02", "10"],
+]
+
+
+@pytest.mark.parametrize("labels", DIFFERENT)
+def test_labels_with_different_texts_are_different_classes(
+    tmp_path: Path, labels: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, run = table(tmp_path / "my.csv", labels * 20), tmp_path / "run"
+    dataset = data.load(path, label="y")
+    assert dataset.classes == tuple(sorted(labels))
+    arguments = ["train", str(path), "--label", "y", "--epochs", "1", "--set", "model.width=0.02", "--out", str(run)]
+    monkeypatch.setattr("sys.argv", ["bayesbinn", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0 and "classification: 3 classes" in capsys.readouterr().err
+    assert json.loads((run / "data.json").read_text())["classes"] == sorted(labels)
+
+
+@pytest.mark.parametrize("labels", DIFFERENT)
+def test_labels_to_test_with_are_told_apart_as_well(tmp_path: Path, labels: list[str]) -> None:
+    table(tmp_path / "train.csv", labels * 20)
+    table(tmp_path / "test.csv", labels[:1])
+    dataset = data.load(tmp_path, label="y")
+    assert dataset.classes[int(dataset.test_targets[0])] == labels[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "classes"),
+    [
+        (["1.0", "2.0"], None, ("1", "2")),
+        (["-1", "1"], None, ("-1", "1")),
+        (["0", "10", "9"], None, ("0", "9", "10")),
+        (["1.50", "1.5", "2"], None, ()),
+        (["01", "1", "2"], "regression", ()),
+    ],
+)
+def test_ordinary_numbers_stay_numbers(tmp_path: Path, labels: list[str], task: Any, classes: tuple[str, ...]) -> None:
+    assert data.load(table(tmp_path / "my.csv", labels * 20), label="y", task=task).classes == classes
+
+
 @pytest.mark.parametrize("task", ["clasification", 3])
 def test_a_misspelt_task_is_refused(tmp_path: Path, task: Any) -> None:
     path = table(tmp_path / "my.csv", np.arange(60) % 3)

@@ -298,6 +298,7 @@ def _as_written_before(run: Path) -> None:
     state = torch.load(run / "checkpoint.pt", weights_only=True)
     state.pop("best", None)
     state.pop("card", None)
+    state.pop("data", None)
     torch.save(state, run / "checkpoint.pt")
 
 
@@ -348,6 +349,63 @@ def test_a_damaged_card_is_one_line(damage: Callable[[str], str], tmp_path: Path
         with pytest.raises(InvalidFile, match=r"data.json: damaged, or changed by hand") as caught:
             use()
         assert "\n" not in str(caught.value)
+
+
+def test_a_run_whose_card_was_deleted_still_knows_its_data(call: Call, tmp_path: Path) -> None:  # noqa: F811
+    table, run, new = write_wine(tmp_path / "g.csv"), tmp_path / "run", write_wine(tmp_path / "new.csv")
+    train = ["train", table, "--label", "cultivar", "--epochs", "4", "--set", "model.width=0.02", "--out", run]
+    assert call(*train, "--stop-after", "2").code == 0
+    card = (run / "data.json").read_bytes()
+    _relabel(table)
+    for command in (("evaluate", run), train):
+        (run / "data.json").unlink(missing_ok=True)
+        answer = call(*command)
+        assert answer.code == 2 and f"{TOLD}classes: 'Barolo' only there, 'Zarolo' only here" in answer.err
+    for command in (("predict", run, new, "--out", tmp_path / "p.json"), ("pack", run)):
+        (run / "data.json").unlink(missing_ok=True)
+        assert call(*command).code == 0 and (run / "data.json").read_bytes() == card
+    assert {row["class"] for row in json.loads((tmp_path / "p.json").read_text())} <= set(NAMES)
+    write_wine(table)
+    (run / "data.json").unlink()
+    answer = call(*train)
+    assert answer.code == 0 and "has no data.json" not in answer.err and (run / "data.json").read_bytes() == card
+
+
+def test_another_runs_card_is_refused(call: Call, tmp_path: Path) -> None:  # noqa: F811
+    tables = [write_wine(tmp_path / name) for name in ("a.csv", "b.csv")]
+    _relabel(tables[1])
+    runs = [tmp_path / "a", tmp_path / "b"]
+    for table, run in zip(tables, runs, strict=True):
+        Run.open(wine_experiment(table), run).train(stop_after=1)
+    shutil.copy(runs[1] / "data.json", runs[0] / "data.json")
+    told = (
+        f"error: {runs[0] / 'data.json'}: not of the run whose checkpoint is beside it (classes: 'Barolo' only in the"
+    )
+    for command in (("evaluate", runs[0]), ("predict", runs[0], tables[0]), ("pack", runs[0])):
+        answer = call(*command)
+        assert answer.code == 2 and answer.err.splitlines()[-1].startswith(told), answer.err
+    with pytest.raises(InvalidFile, match="restores it from the checkpoint"):
+        Run.open(wine_experiment(tables[0]), runs[0])
+    (runs[0] / "data.json").unlink()
+    assert load_network(runs[0]).card.classes == tuple(sorted(NAMES))
+
+
+def test_a_stream_whose_card_was_deleted_or_replaced_still_knows_its_data(tmp_path: Path) -> None:
+    table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
+    open_run(stream_experiment(table), run).train(stop_after=1)
+    card = (run / "data.json").read_bytes()
+    _relabel(table)
+    open_run(stream_experiment(table), tmp_path / "other")
+    (run / "data.json").unlink()
+    with pytest.raises(InvalidInput, match=TOLD):
+        open_run(stream_experiment(table), run)
+    shutil.copy(tmp_path / "other" / "data.json", run / "data.json")
+    with pytest.raises(InvalidFile, match="not of the run whose checkpoint is beside it"):
+        open_run(stream_experiment(table), run)
+    (run / "data.json").unlink()
+    write_wine(table)
+    open_run(stream_experiment(table), run)
+    assert (run / "data.json").read_bytes() == card
 
 
 def test_a_card_with_contents_that_contradict_each_other_is_refused() -> None:

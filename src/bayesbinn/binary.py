@@ -128,7 +128,8 @@ def check_binary(model: nn.Module, binary: Rule | None = None, *, biases: bool =
 
     Takes the same rule as `split_parameters`. What counts is the weight that a layer uses: where a
     parametrization, weight norm, spectral norm or pruning computes it from other parameters, the result
-    is checked. A model without any linear or convolution layer is refused: nothing would be proved.
+    is checked. Where nothing would be proved, the model is refused: without any linear or convolution layer, with
+    a rule that chooses no parameter, or with one hook that works on the result of another.
 
     >>> layer = nn.Linear(2, 2, bias=False)
     >>> with torch.no_grad():
@@ -153,6 +154,10 @@ def check_binary(model: nn.Module, binary: Rule | None = None, *, biases: bool =
 def _weights_in_use(model: nn.Module, binary: Rule | None, biases: bool) -> dict[str, Tensor]:
     """The binary weights by name, as the layers use them; a shared one appears once."""
     chosen = split_parameters(model, binary, biases=biases)[0]
+    if binary is not None and not chosen:
+        raise InvalidInput(
+            f"`binary` chooses no parameter of {type(model).__name__}, so there is nothing to check; name at least one"
+        )
     computed: dict[str, Tensor] = {}
     computed_from: dict[nn.Parameter, str] = {}
     layers: dict[str, Tensor] = {}
@@ -203,7 +208,16 @@ def _computed_tensors(module: nn.Module) -> dict[str, tuple[Tensor, list[nn.Para
 
 
 def _parameters_named(module: nn.Module, kind: str, *endings: str) -> list[nn.Parameter]:
-    return [getattr(module, kind + ending) for ending in endings]
+    names = [kind + ending for ending in endings]
+    for name in names:
+        if name not in module._parameters:
+            # The two hooks run in the order of their registration: the outer one may use what the inner one left
+            # there in the forward pass before.
+            raise InvalidInput(
+                f"{kind!r} of a {type(module).__name__} is computed from {name!r}, which is itself computed and no "
+                "parameter: nothing can be proved of it; remove one of the two (pruning, weight norm, spectral norm)"
+            )
+    return [getattr(module, name) for name in names]
 
 
 def _refuse_unknown_hooks(name: str, module: nn.Module, kind: str, computed: dict[str, Tensor]) -> None:

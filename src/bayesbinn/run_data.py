@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bayesbinn import data as data_sets
+from bayesbinn.checkpoints import read_checkpoint
 from bayesbinn.data import Dataset
-from bayesbinn.data.card import FILE_NAME, DataCard, read_card
+from bayesbinn.data.card import FILE_NAME, DataCard, known_card
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.run_files import refuse_another
 
@@ -34,11 +35,14 @@ def refuse_other_source(experiment: Experiment, folder: Path) -> None:
             refuse_another(experiment, folder)
 
 
-def refuse_other_data(card: DataCard, folder: Path) -> tuple[str, ...]:
-    """Refuse data that are not those of the run in the folder; what the user should know otherwise."""
-    stored = read_card(folder)
+def refuse_other_data(card: DataCard, folder: Path) -> tuple[DataCard, tuple[str, ...]]:
+    """Refuse data that are not those of the run in the folder; its card otherwise, and what the user should know."""
+    saved = read_checkpoint(folder / "checkpoint.pt")
+    stored = known_card(folder, saved)
     if stored is not None:
         stored.refuse_other(card, folder)
-    elif (folder / "checkpoint.pt").exists():
-        return (f"{folder} has no {FILE_NAME}, as runs of older versions: it is written for the data as they are now",)
-    return ()
+        return stored, ()
+    if saved is None:
+        return card, ()
+    note = f"{folder} has no {FILE_NAME}, as runs of older versions: it is written for the data as they are now"
+    return card, (note,)

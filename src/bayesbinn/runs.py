@@ -41,8 +41,7 @@ from bayesbinn.checkpoints import (
 )
 from bayesbinn.curves import Curves
 from bayesbinn.data import Dataset, Part, Parts
-from bayesbinn.data.card import FILE_NAME as DATA_FILE
-from bayesbinn.data.card import DataCard
+from bayesbinn.data.card import CHECKPOINT_KEY, DataCard, restore_card
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, MethodSettings, load_experiment
 from bayesbinn.files import write_whole
@@ -166,9 +165,9 @@ class Run:
         """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
         ranks.decided(lambda: refuse_other_source(experiment, folder))
         dataset = load_data(experiment, data_dir)
-        card = card_of(experiment, dataset)
+        here = card_of(experiment, dataset)
         # The data first: settings chosen for them, such as the number of epochs, change with them.
-        notes = ranks.decided(lambda: refuse_other_data(card, folder))
+        card, notes = ranks.decided(lambda: refuse_other_data(here, folder))
         begun = ranks.decided(lambda: refuse_another(experiment, folder))
         run = cls._build(begun, folder, dataset, card)
         run.notes = notes
@@ -182,8 +181,7 @@ class Run:
         if experiment.continual is not None:
             raise InvalidInput(f"{folder}: a stream of tasks; use bayesbinn.continual.open_run")
         dataset = load_data(experiment, data_dir)
-        card = card_of(experiment, dataset)
-        notes = refuse_other_data(card, folder)
+        card, notes = refuse_other_data(card_of(experiment, dataset), folder)
         run = cls._build(experiment, folder, dataset, card)
         run.notes = notes
         if not run.rows:
@@ -390,8 +388,7 @@ class Run:
 
     def _begin(self) -> None:
         begin_folder(self.experiment, self.folder)
-        if not (self.folder / DATA_FILE).exists():
-            write_whole(self.folder / DATA_FILE, self.card.to_json().encode())
+        restore_card(self.folder, self.card)
         self._write_metrics()
 
     def _save(self, totals: Totals) -> None:
@@ -414,6 +411,7 @@ class Run:
             "real_optimizer": None if self.real_optimizer is None else self.real_optimizer.state_dict(),
             "random": torch.get_rng_state(),
             "best": None if self.best is None else vars(self.best),
+            CHECKPOINT_KEY: self.card.to_json(),
         }
 
     def _restore(self, path: Path) -> None:

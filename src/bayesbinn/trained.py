@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from bayesbinn import run_calibration, run_residuals
 from bayesbinn.best_epoch import BestNetwork, best_epoch
 from bayesbinn.checkpoints import read_checkpoint, resuming
 from bayesbinn.data import Dataset, Parts
-from bayesbinn.data.card import DataCard, read_card
-from bayesbinn.errors import InvalidInput
+from bayesbinn.data.card import DataCard, known_card, restore_card
+from bayesbinn.errors import BayesbinnError, InvalidInput
 from bayesbinn.experiments.config import Experiment
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
 from bayesbinn.run_calibration import Which
@@ -46,9 +47,7 @@ class Trained:
         """The data of the run, of a stream those of the task learned last; refused if they are others."""
         if self.tasks_learned is None:
             dataset = load_data(self.experiment, data_dir)
-            card = read_card(self.folder)
-            if card is not None:
-                card.refuse_other(card_of(self.experiment, dataset), self.folder)
+            self.card.refuse_other(card_of(self.experiment, dataset), self.folder)
             return dataset
         from bayesbinn.continual import stream_for
 
@@ -78,7 +77,7 @@ class Trained:
 def load_network(folder: Path, which: Which = "last", data_dir: Path | None = None) -> Trained:
     """The network of a run, after its last epoch or after the one with the best validation accuracy.
 
-    Only a run of an older version, which has no ``data.json``, needs its data for this.
+    Only a run of an older version, which knows nothing of its data, needs them for this.
     """
     experiment = load_config(folder)
     path = folder / "checkpoint.pt"
@@ -89,7 +88,11 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
         rows: list[dict[str, Any]] = [] if state is None else state["rows"]
     if state is None or not rows:
         raise InvalidInput(f"{folder}: no epoch is finished yet; train first")
-    card = read_card(folder) or card_of(experiment, load_data(experiment, data_dir))
+    known = known_card(folder, state)
+    if known is not None:
+        with suppress(BayesbinnError, OSError):  # a folder that cannot be written to can still be predicted with
+            restore_card(folder, known)
+    card = known or card_of(experiment, load_data(experiment, data_dir))
     best = _best(folder, state, rows) if which == "best" else None
     model, posterior = _restored(path, experiment, card, state)
     if best is not None:

@@ -37,8 +37,7 @@ from bayesbinn.continual.evaluation import (
 )
 from bayesbinn.continual.record import Record, describe_weights
 from bayesbinn.data import Part, Parts, Stream
-from bayesbinn.data.card import FILE_NAME as DATA_FILE
-from bayesbinn.data.card import DataCard, read_card
+from bayesbinn.data.card import CHECKPOINT_KEY, DataCard, known_card, restore_card
 from bayesbinn.data.streams import random_order
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.schedules import Constant, Schedule
@@ -139,10 +138,7 @@ class Learner:
         if folder is not None:
             self.card = card or self._card_of(0)
             """Of the data that all tasks are made of, or else of the first task."""
-            known = read_card(folder)
-            if known is not None:
-                known.refuse_other(self.card, folder)
-            self._restore(folder / "checkpoint.pt")
+            self._restore(folder)
 
     @property
     def finished(self) -> bool:
@@ -416,12 +412,13 @@ class Learner:
             "real_optimizer": None if self.real_optimizer is None else self.real_optimizer.state_dict(),
             "random": torch.get_rng_state(),
             "card": None if self._learned is None else self._learned.to_json(),
+            CHECKPOINT_KEY: self.card.to_json(),
         }
 
     def write_card(self) -> None:
         """Keep what is known of the data, once."""
-        if self.folder is not None and not (self.folder / DATA_FILE).exists():
-            write_whole(self.folder / DATA_FILE, self.card.to_json().encode())
+        if self.folder is not None:
+            restore_card(self.folder, self.card)
 
     def _card_of(self, task: int) -> DataCard:
         return DataCard.of(self.stream[task], validation=self.plan.validation, seed=self.plan.seed)
@@ -469,8 +466,13 @@ class Learner:
         record = self.record
         return {"tasks": record.tasks, "start": record.start, "end": record.end, "summary": record.summary()}
 
-    def _restore(self, path: Path) -> None:
+    def _restore(self, folder: Path) -> None:
+        path = folder / "checkpoint.pt"
         state = read_checkpoint(path)
+        known = known_card(folder, state)
+        if known is not None:
+            known.refuse_other(self.card, folder)
+            self.card = known
         if state is None:
             return
         with resuming(path):

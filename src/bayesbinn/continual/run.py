@@ -48,9 +48,8 @@ def open_run(experiment: Experiment, folder: Path, data_dir: Path | None = None)
     """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
     refuse_other_source(experiment, folder)
     dataset = load_data(experiment, data_dir)
-    card = card_of(experiment, dataset)
     # The data first: settings chosen for them, such as the number of epochs, change with them.
-    notes = refuse_other_data(card, folder)
+    card, notes = refuse_other_data(card_of(experiment, dataset), folder)
     experiment = refuse_another(experiment, folder)
     learner = _built(experiment, folder, dataset, card)
     learner.notes = notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +16,11 @@ from bayesbinn.data.dataset import Dataset, Task
 from bayesbinn.data.normalise import Normaliser
 from bayesbinn.data.splits import validation_rows
 from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.files import write_whole
 
 FILE_NAME = "data.json"
+CHECKPOINT_KEY = "data"
+"""Under which a checkpoint has the text of the card."""
 _VERSION = 1
 _PARTS = ("training inputs", "training targets", "test inputs", "test targets")
 
@@ -192,9 +196,7 @@ class DataCard:
             reason = f"{place}: {message}" if place else message
         except (ValueError, RecursionError) as error:
             reason = str(error)
-        raise InvalidFile(
-            f"{where}: damaged, or changed by hand ({reason}); delete it, and resuming the run writes it from its data"
-        )
+        raise InvalidFile(f"{where}: damaged, or changed by hand ({reason})")
 
 
 def read_card(folder: Path) -> DataCard | None:
@@ -206,7 +208,40 @@ def read_card(folder: Path) -> DataCard | None:
         return None
     except OSError as error:
         raise InvalidFile(f"{path}: cannot be read ({error.strerror})") from None
-    return DataCard.from_json(content, str(path))
+    try:
+        return DataCard.from_json(content, str(path))
+    except InvalidFile as error:
+        raise InvalidFile(
+            f"{error}; delete it: resuming the run, or predicting with it, restores it from the checkpoint"
+        ) from None
+
+
+def known_card(folder: Path, saved: Mapping[str, Any] | None) -> DataCard | None:
+    """The card of a run with its checkpoint, which has the card too; None if neither has, as in older versions.
+
+    The file alone proves nothing: it may be gone, or another run's.
+    """
+    in_file, text = read_card(folder), None if saved is None else saved.get(CHECKPOINT_KEY)
+    if text is None:
+        return in_file
+    try:
+        in_checkpoint = DataCard.from_json(text if isinstance(text, str) else "", str(folder / "checkpoint.pt"))
+    except InvalidFile as error:
+        raise InvalidFile(f"{error}; delete it to start again") from None
+    if in_file is not None and in_file != in_checkpoint:
+        change = in_checkpoint.difference(in_file) or "normalisation, split or name differ"
+        change = change.replace(" there", " in the checkpoint")
+        raise InvalidFile(
+            f"{folder / FILE_NAME}: not of the run whose checkpoint is beside it ({change}); delete it: resuming the "
+            "run, or predicting with it, restores it from the checkpoint"
+        )
+    return in_checkpoint
+
+
+def restore_card(folder: Path, card: DataCard) -> None:
+    """Write the file again if it is gone."""
+    if not (folder / FILE_NAME).exists():
+        write_whole(folder / FILE_NAME, card.to_json().encode())
 
 
 def _checksum(content: dict[str, Any]) -> str:

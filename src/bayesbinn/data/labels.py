@@ -85,6 +85,11 @@ def understand(labels: Values, where: str, task: Task | None = None) -> Labels:
     return Labels("classification", values, f"classification: {len(values)} classes, {some(names)}{override}")
 
 
+def are_classes(numbers: Values, task: Task | None) -> bool:
+    """Whether `understand` makes classes of these numbers."""
+    return task == "classification" or (task is None and not _quantities(numbers, np.unique(numbers)))
+
+
 def _check_finite(numbers: Values, where: str) -> None:
     bad = np.flatnonzero(~(np.abs(numbers.astype(np.float64)) <= np.finfo(np.float32).max))
     if len(bad):

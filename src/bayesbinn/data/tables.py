@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bayesbinn.data.dataset import Dataset, Task
-from bayesbinn.data.labels import Values
+from bayesbinn.data.labels import Values, are_classes
 from bayesbinn.data.memory import check_fits
 from bayesbinn.data.optional import need
 from bayesbinn.data.own import Examples, build
@@ -34,14 +34,18 @@ def load_table(path: Path, label: str | None, *, test: Path | None = None, task:
     """One file, or one for training and one for testing with the same columns."""
     notes: list[str] = []
     table = read_table(path, notes)
-    features, train = _examples(path, table, label)
+    features, train = _examples(path, table, label, task)
     tested = None
     if test is not None:
         other = read_table(test, [])
         if sorted(other.column_names) != sorted(table.column_names):
             differ = sorted(set(other.column_names) ^ set(table.column_names))
             raise InvalidInput(f"{test}: its columns differ from those of {path.name}: {', '.join(differ)}")
-        tested = _examples(test, other.select(table.column_names), label)[1]
+        # Labels to test with are read as those to train on, however few they are.
+        as_text = train.labels.dtype.kind == "U"
+        quantities = train.labels.dtype.kind in "iuf" and not are_classes(train.labels, task)
+        alike: Task = "regression" if quantities else "classification"
+        tested = _examples(test, other.select(table.column_names), label, alike, as_text=as_text)[1]
     notes += _steady(features, train.inputs)
     return build(path, train, tested, task=task, features=features, notes=notes)
 
@@ -136,7 +140,9 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _examples(path: Path, table: Any, label: str | None) -> tuple[list[str], Examples]:
+def _examples(
+    path: Path, table: Any, label: str | None, task: Task | None, *, as_text: bool = False
+) -> tuple[list[str], Examples]:
     names: list[str] = table.column_names
     known = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     if label is None:
@@ -146,7 +152,8 @@ def _examples(path: Path, table: Any, label: str | None) -> tuple[list[str], Exa
     features = [name for name in names if name != label]
     if not features:
         raise InvalidInput(f"{path}: {label!r} is the only column: at least one column of numbers is needed beside it")
-    return features, Examples(numbers_of_columns(path, table, features), _labels(path, label, table.column(label)))
+    labels = _labels(path, label, table.column(label), task, as_text)
+    return features, Examples(numbers_of_columns(path, table, features), labels)
 
 
 def numbers_of_columns(path: Path, table: Any, names: list[str]) -> Tensor:
@@ -191,8 +198,12 @@ def _numbers_of(path: Path, names: list[str], columns: list[Any]) -> npt.NDArray
     return numbers
 
 
-def _labels(path: Path, name: str, column: Any) -> Values:
-    """Numbers if every cell is one, otherwise text; no cell may be empty."""
+def _labels(path: Path, name: str, column: Any, task: Task | None, as_text: bool) -> Values:
+    """Numbers if every cell is one, otherwise text; no cell may be empty.
+
+    Names of classes such as 01 and 1, or whole numbers too large to be told apart, stay text too; with `as_text`
+    all text does.
+    """
     arrow = need("pyarrow", "reading tables")
     column, is_text = _cells(column)
     if column.null_count:
@@ -204,13 +215,27 @@ def _labels(path: Path, name: str, column: Any) -> Values:
     if not is_text:
         values: Values = column.to_numpy()
         return values
+    if as_text:
+        return np.array(column.to_pylist(), dtype=np.str_)
     try:
         numbers: Values = column.cast(arrow.float64()).to_numpy()
     except arrow.ArrowInvalid:
         return np.array(column.to_pylist(), dtype=np.str_)
     with suppress(arrow.ArrowInvalid):  # as floating point, two whole numbers above 2^53 can be one class
         numbers = column.cast(arrow.int64()).to_numpy()
+    if are_classes(numbers, task):
+        texts = column.unique().to_pylist()
+        if len(texts) > len(np.unique(numbers)) or not all(map(_keeps_its_digits, texts)):
+            return np.array(column.to_pylist(), dtype=np.str_)
     return numbers
+
+
+def _keeps_its_digits(text: str) -> bool:
+    """Whether a number, if it is written as a whole one, is written as its int64 would be."""
+    digits = text.removeprefix("-")
+    if not digits.isdecimal():
+        return True
+    return len(digits) < 20 and str(int(text)) == text and -(2**63) <= int(text) < 2**63
 
 
 def _cells(column: Any) -> tuple[Any, bool]:
