@@ -306,7 +306,7 @@ def training(folder: Path, method: str) -> list[str]:
     return ["train", "permuted-digits", "--method", method, "--out", str(folder), *every, *settings]
 
 
-@pytest.mark.parametrize("method", ["bayesbinn", "ewc"])
+@pytest.mark.parametrize("method", ["bayesbinn", pytest.param("ewc", marks=pytest.mark.slow)])
 def test_kills_inside_and_between_tasks_change_nothing(method: str, commands: Commands, tmp_path: Path) -> None:
     assert commands.run(*training(tmp_path / "whole", method)) == 0, commands.errors
     killed, inside, between, last = tmp_path / "killed", 0, 0, 0

@@ -31,7 +31,9 @@ def test_the_data_are_a_stratified_fifth(data: Split) -> None:
     assert counts.min() >= 34 and counts.max() <= 37
 
 
-@pytest.mark.parametrize("name", demo.CONTESTANTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("pmf", "lrnet"))) for name in demo.CONTESTANTS]
+)
 def test_every_method_reaches_95_percent_by_the_mode(name: str, data: Split) -> None:
     torch.set_num_threads(1)
     report = demo.compete(demo.CONTESTANTS[name], data, seed=0).report

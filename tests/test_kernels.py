@@ -619,7 +619,7 @@ def test_says_why_there_are_no_kernels(variable: str, value: str, reason: str) -
     assert shown.startswith(f"False none {reason}")
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
 def test_the_twin_can_be_compiled(backend: str) -> None:
     """As one graph without breaks, for devices that have no native kernels."""
     natural, g = naturals(1000), values(1000, 1)

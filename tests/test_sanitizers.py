@@ -12,7 +12,7 @@ import pytest
 SCRIPT = Path(__file__).parent.parent / "csrc" / "sanitize.sh"
 
 
-@pytest.mark.parametrize("part", ["training", "inference", "threads"])
+@pytest.mark.parametrize("part", ["training", "inference", pytest.param("threads", marks=pytest.mark.slow)])
 def test_the_kernels_are_clean(part: str) -> None:
     compiler = os.environ.get("CXX", "c++")
     if shutil.which(compiler) is None:

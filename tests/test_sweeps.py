@@ -299,7 +299,7 @@ def test_a_failed_run_is_reported_and_stops_no_other(tmp_path: Path) -> None:
     "number",
     [
         pytest.param(signal.SIGKILL, id="kill -9"),
-        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.slow),
     ],
 )

@@ -14,7 +14,7 @@ from bayesbinn.errors import InvalidInput
 from bayesbinn.export.c_layers import Layers
 from bayesbinn.export.c_text import check_name, number, renamed, string, template
 from bayesbinn.export.networks import Networks, as_float32, networks_of
-from bayesbinn.files import write_together
+from bayesbinn.files import make_folder, write_together
 from bayesbinn.format import ModelFile
 
 # In the order in which they are written: a struct before the functions that take it.
@@ -59,7 +59,7 @@ def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model
         raise InvalidInput(f"{stem.name!r}: a C file includes it by this name; use letters, digits and _ . + -")
     header, source = stem.with_name(stem.name + ".h"), stem.with_name(stem.name + ".c")
     written = _Writer(networks_of(model), name, header.name)
-    stem.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(stem.parent)
     write_together([(header, written.header().encode()), (source, written.source().encode())])
     return header, source
 
