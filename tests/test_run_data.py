@@ -348,7 +348,10 @@ def test_a_damaged_card_is_one_line(damage: Callable[[str], str], tmp_path: Path
     for use in (lambda: load_network(run), lambda: Run.open(wine_experiment(table), run), lambda: pack_run(run)):
         with pytest.raises(InvalidFile, match=r"data.json: damaged, or changed by hand") as caught:
             use()
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(caught.value) and str(caught.value).endswith("restores it from the checkpoint")
+    (run / "data.json").unlink()
+    load_network(run)
+    assert (run / "data.json").read_text() == text
 
 
 def test_a_run_whose_card_was_deleted_still_knows_its_data(call: Call, tmp_path: Path) -> None:  # noqa: F811
