@@ -289,7 +289,7 @@ def test_torchrun_writes_one_set_of_files_and_scores_as_one_process_does(tmp_pat
     names = {path.name for path in folder.iterdir()} - {"tensorboard"}
     assert names == {
         *("config.toml", "data.json", "metrics.jsonl", "checkpoint.pt"),
-        *("posterior.safetensors", "best.safetensors", "scores.json"),
+        *("posterior.safetensors", "best.safetensors", "calibration.json", "scores.json"),
     }
 
     rows = scores_of(folder)

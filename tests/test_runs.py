@@ -270,7 +270,7 @@ def test_looking_at_a_run_writes_nothing(tmp_path: Path) -> None:
         (digits("ste"), "method.name is 'bayesbinn' there, 'ste' here"),
         (digits(**{"training.seed": 7}), "training.seed is 0 there, 7 here"),
         (digits(**{"training.epochs": 9}), "training.epochs is 3 there, 9 here"),
-        (digits(momentum=0.5), "method.settings.momentum is None there, 0.5 here"),
+        (digits(momentum=0.5), "method.settings.momentum is not set there, 0.5 here"),
     ],
 )
 def test_another_experiment_in_the_same_folder_is_refused(other: Experiment, message: str, tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def content_of(folder: Path) -> dict[str, Any]:
     """All files of a run that has ended: metrics and the checkpoint without times, the others byte for byte."""
     found: dict[str, Any] = {}
     for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            continue  # TensorBoard's curves, which hold the time of every point
         if path.suffix == ".pt":
             found[path.name] = timeless(torch.load(path, weights_only=True))
         elif path.suffix == ".json":
