@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,7 +53,8 @@ class Curves:
 
     def __exit__(self, *exception: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written has been reported
+                self._file.close()
 
     def add(self, row: dict[str, Any]) -> None:
         """One line of metrics; visible before the next epoch starts."""
