@@ -156,14 +156,19 @@ def run_politely(command: list[str], output: Any, environment: dict[str, str]) -
     """At the lowest priority; being asked to stop is passed on, so that a checkpoint is written."""
     process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, preexec_fn=behave)
 
+    asked = False
+
     def stop(number: int, _: Any) -> None:
+        nonlocal asked
+        asked = True
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=60)
-        raise KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return process.wait()
+        code = process.wait()
+        if asked:
+            raise KeyboardInterrupt
+        return code
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
