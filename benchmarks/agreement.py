@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 from bayesbinn import metrics
-from bayesbinn.calibration import calibrate
-from bayesbinn.deployment import pack_run
 from bayesbinn.environment import describe
 from bayesbinn.posterior import BernoulliPosterior
-from bayesbinn.prediction import predict
-from bayesbinn.runs import load_trained
+from bayesbinn.prediction.logit_scale import calibrate
+from bayesbinn.prediction.predicting import predict
+from bayesbinn.runs.ship import pack_run
+from bayesbinn.runs.trained import load_trained
 from bayesbinn.runtime import load
 from bayesbinn.runtime.model import Activations
 

@@ -29,9 +29,9 @@ from typing import Any
 
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.paper import records
-from bayesbinn.paper.cells import duration
+from bayesbinn.paper.drawing import markdown_table
 from bayesbinn.paper.evidence import Part, Planned, Shown, load_queue, planned
-from bayesbinn.paper.output import markdown_table
+from bayesbinn.paper.gather import duration
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PR_SET_PDEATHSIG = 1

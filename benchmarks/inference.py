@@ -41,10 +41,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_
 from torch import nn
 
 from bayesbinn import models
-from bayesbinn.bits import unpack_rows
 from bayesbinn.environment import describe
-from bayesbinn.format import ModelFile, shapes
-from bayesbinn.packing import pack
+from bayesbinn.modelfile.bits import unpack_rows
+from bayesbinn.modelfile.container import ModelFile, shapes
+from bayesbinn.packing.packer import pack
 from bayesbinn.runtime import Model
 
 GAP = 0.1

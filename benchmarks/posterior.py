@@ -34,8 +34,8 @@ import bayesbinn as bb
 from bayesbinn import data, metrics
 from bayesbinn.errors import CalibrationWarning
 from bayesbinn.files import replacing, write_together
-from bayesbinn.paper.output import machine, markdown_table
-from bayesbinn.train import Epoch, fit
+from bayesbinn.paper.drawing import machine, markdown_table
+from bayesbinn.train.loop import Epoch, fit
 
 SAMPLES = 20
 CERTAINTY = 100.0
@@ -312,7 +312,7 @@ def _on_validation(cells: list[dict[str, Any]]) -> list[str]:
 
 def picture(cells: list[dict[str, Any]], path: Path) -> None:
     """Accuracy and NLL of mode and mean against certainty, on the test digits of the three seeds that all have."""
-    from bayesbinn.paper.output import BLACK, BLUE, ORANGE, new_figure
+    from bayesbinn.paper.drawing import BLACK, BLUE, ORANGE, new_figure
 
     task, cells = TASKS["digits"], [cell for cell in cells if cell["seed"] < 3]
     groups = [chosen(cells, "digits", {"certainty": c}, task.epochs) for c in CURVE]

@@ -28,10 +28,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import bayesbinn as bb
-from bayesbinn import distributed, models
+from bayesbinn import models, ranks
 from bayesbinn.data.batches import share_of
 from bayesbinn.environment import describe
-from bayesbinn.methods import ranks
+from bayesbinn.train import data_parallel as distributed
 
 BATCH, WARM_UP = 100, 3
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")

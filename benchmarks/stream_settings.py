@@ -21,10 +21,10 @@ import torch
 import bayesbinn as bb
 from bayesbinn import data, models
 from bayesbinn.continual import Learner, Plan
-from bayesbinn.experiments.schedules import Constant, Cosine
 from bayesbinn.files import write_whole
 from bayesbinn.methods import get_method
-from bayesbinn.paper.output import machine, markdown_table
+from bayesbinn.paper.drawing import machine, markdown_table
+from bayesbinn.train.schedules import Constant, Cosine
 
 SEED, TASKS, HELD_OUT, SAMPLES = 100, 10, 0.1, 10
 

@@ -39,7 +39,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bayesbinn import data
-from bayesbinn.commands import open_any, predict_file, prepare
+from bayesbinn.runs.evaluate import predict_file
+from bayesbinn.runs.open import open_any, prepare
 
 Array = npt.NDArray[Any]
 Scores = dict[str, float]

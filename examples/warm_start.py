@@ -5,7 +5,7 @@ from torch import nn
 
 import bayesbinn as bb
 from bayesbinn.data import load_digits
-from bayesbinn.train import fit
+from bayesbinn.train.loop import fit
 
 torch.manual_seed(0)
 data = load_digits()

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 import bayesbinn as bb
 from bayesbinn import data, models
 from bayesbinn.data.catalog import SETS
+from tests.helpers.places import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHIPPED = ("digits", "moons")
 MAX_NOT_RUN = 5

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+from tests.helpers.places import ROOT
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 CONTINUAL = "continual"
 
 

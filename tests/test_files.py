@@ -18,14 +18,15 @@ import pytest
 import torch
 
 import bayesbinn as bb
-from bayesbinn import format as model_file
-from bayesbinn.checkpoints import write_checkpoint
 from bayesbinn.errors import InvalidFile
 from bayesbinn.export import export_c, export_onnx
 from bayesbinn.files import clear_leftovers, make_folder, replacing, write_together, write_whole
-from bayesbinn.format import ModelFile
+from bayesbinn.modelfile import container as model_file
+from bayesbinn.modelfile.container import ModelFile
+from bayesbinn.train.checkpoints import write_checkpoint
+from tests.helpers.places import FIXTURES
 
-MODEL = Path(__file__).parent / "fixtures" / "model-v1.safetensors"
+MODEL = FIXTURES / "model-v1.safetensors"
 
 
 def model() -> ModelFile:

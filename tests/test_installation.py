@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.helpers.places import ROOT
+
 FIXTURE = ROOT / "tests" / "fixtures" / "model-v1.safetensors"
 MOST_SECONDS = 1.0
 """From the start of Python to the first prediction. It takes under 0.3 s where nothing else runs."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests.helpers.places import ROOT
+
 TEXT = (ROOT / "README.md").read_text()
 
 

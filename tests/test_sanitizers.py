@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "csrc" / "sanitize.sh"
+from tests.helpers.places import ROOT
+
+SCRIPT = ROOT / "csrc" / "sanitize.sh"
 
 
 @pytest.mark.parametrize("part", ["training", "inference", pytest.param("threads", marks=pytest.mark.slow)])

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the inference module with AddressSanitizer and UndefinedBehaviorSanitizer and feeds it damaged and forged
-# model files: csrc/inference/fuzz.sh --count 20000 --seed 0. The options are those of tests/fuzz_model_files.py.
+# model files: csrc/inference/fuzz.sh --count 20000 --seed 0. The options are those of tests/tools/fuzz_model_files.py.
 set -eu
 source=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$source/../.." && pwd)
@@ -49,4 +49,4 @@ LD_PRELOAD="$($CXX -print-file-name=libasan.so) $($CXX -print-file-name=libstdc+
     ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8:max_allocation_size_mb=512:allocator_may_return_null=0 \
     UBSAN_OPTIONS=print_stacktrace=1 \
     BAYESBINN_FUZZ_MODULE="$build/_native.so" \
-    "$PYTHON" "$root/tests/fuzz_model_files.py" "$@"
+    "$PYTHON" "$root/tests/tools/fuzz_model_files.py" "$@"

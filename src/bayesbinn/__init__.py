@@ -32,10 +32,10 @@ _HOME = {
     "get_method": "methods",
     "Prediction": "prediction",
     "predict": "prediction",
-    "recalibrate": "calibration",
-    "calibrate": "calibration",
+    "recalibrate": "prediction.batchnorm",
+    "calibrate": "prediction.logit_scale",
     "pack": "packing",
-    "summary": "sizes",
+    "summary": "packing.sizes",
 }
 
 _MODULES = {"data", "errors", "metrics", "train"}
@@ -75,7 +75,6 @@ __all__ = [
 if TYPE_CHECKING:
     from bayesbinn import data, errors, metrics, train
     from bayesbinn.binary import check_binary, check_owners, sign, split_parameters
-    from bayesbinn.calibration import calibrate, recalibrate
     from bayesbinn.errors import BayesbinnError
     from bayesbinn.methods import (
         EWC,
@@ -90,10 +89,12 @@ if TYPE_CHECKING:
         STEAdam,
         get_method,
     )
-    from bayesbinn.packing import pack
+    from bayesbinn.packing.packer import pack
+    from bayesbinn.packing.sizes import summary
     from bayesbinn.posterior import BernoulliPosterior, LogitScale
-    from bayesbinn.prediction import Prediction, predict
-    from bayesbinn.sizes import summary
+    from bayesbinn.prediction.batchnorm import recalibrate
+    from bayesbinn.prediction.logit_scale import calibrate
+    from bayesbinn.prediction.predicting import Prediction, predict
 
 
 def __getattr__(name: str) -> Any:

@@ -57,9 +57,9 @@ def _explained() -> int:
 
 def _command_line(arguments: list[str]) -> int:
     from bayesbinn import __version__
+    from bayesbinn.cli.runtime import COMMANDS
+    from bayesbinn.cli.runtime import main as run_command
     from bayesbinn.errors import how_to_install
-    from bayesbinn.runtime.command import COMMANDS
-    from bayesbinn.runtime.command import main as run_command
 
     if arguments == ["--version"]:  # also where typer is not installed
         print(f"bayesbinn {__version__}", flush=True)
@@ -69,7 +69,7 @@ def _command_line(arguments: list[str]) -> int:
         sys.stdout.flush()
         return code
     try:
-        from bayesbinn.cli import app
+        from bayesbinn.cli.app import app
     except ModuleNotFoundError as error:
         print(
             f"error: this command needs {error.name}: {how_to_install('train')}. "

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from bayesbinn import kernels
 from bayesbinn.binary import canonical_name, sign
-from bayesbinn.checksums import check_safetensors, seal_safetensors
 from bayesbinn.errors import InvalidFile, InvalidInput, SaturatedPosterior, nearest
-from bayesbinn.files import write_whole
+from bayesbinn.files import check_safetensors, seal_safetensors, write_whole
 
 _KIND = "bayesbinn posterior"
 _VERSION = 1

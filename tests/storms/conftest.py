@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.processes import Commands
+
+from tests.helpers.processes import Commands
 from tests.storms.runs import Runs
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
-from bayesbinn.run_lock import RunLock
+from bayesbinn.train.lock import RunLock
 
 PROCESSES = 4
 Event = tuple[str, int, float]

@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.helpers.places import ROOT
+
 REPORT = ROOT / "results" / "storm.md"
 LOG = ROOT / "build" / "storm.log"
 
@@ -24,8 +25,8 @@ STORMS: dict[str, tuple[str, str]] = {
     "full disk": ("tests/storms/test_full_disk.py", "one line names the cause; old files stay, nothing is left over"),
     "locks": ("tests/storms/test_locks.py", "one owner at a time, and soon the next one"),
     "graphs": ("tests/storms/test_graphs.py", "native, C and ONNX agree with the reference"),
-    "data files": ("tests/test_data_storm.py", "a damaged file loads or is refused with one line"),
-    "model files": ("tests/test_fuzz_model_files.py", "a forged file runs or is refused with one line"),
+    "data files": ("tests/data/test_damaged_files.py", "a damaged file loads or is refused with one line"),
+    "model files": ("tests/modelfile/test_damaged_files.py", "a forged file runs or is refused with one line"),
     "optimizers": ("tests/storms/test_optimizers.py", "weights ±1, state finite, native = twin = resumed"),
     "writers": ("tests/storms/test_writers.py", "no broken read"),
 }

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.processes import Commands
+
+from tests.helpers.processes import Commands
 
 DIGITS = {"model.width": 0.02, "training.batch_size": 100, "training.epochs": 2, "training.mean_samples": 2}
 # Relaxed, so that the noise of every step shows in the weights.

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+
 from tests.storms.cases import run_cases
 from tests.storms.runs import Runs, assert_same_content, content_of
 

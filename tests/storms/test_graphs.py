@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from tests import test_export_c, test_runtime
-from tests.random_graphs import models
-from tests.storms.cases import SEED, count, record, run_cases
 
-from bayesbinn.format import ModelFile
-from bayesbinn.graph import OPERATIONS
+from bayesbinn.modelfile.container import ModelFile
+from bayesbinn.modelfile.graph import OPERATIONS
+from tests.export import test_c as test_export_c
+from tests.helpers.random_graphs import models
+from tests.runtime import test_runtime
+from tests.storms.cases import SEED, count, record, run_cases
 
 BATCH = 48
 """Models of one C program: a compiler's start takes longer than any of them."""
@@ -37,7 +38,7 @@ def drawn(strategy: Any, wanted: int, name: str, use: Callable[[Any], object], p
 
 
 def test_native_and_reference_agree() -> None:
-    """The check of one graph is that of tests/test_runtime.py."""
+    """The check of one graph is that of tests/runtime/test_runtime.py."""
     pytest.importorskip("bayesbinn.runtime._native", reason="the package was built without native kernels")
     agree: Any = test_runtime.test_native_and_reference_agree_on_random_graphs
     tried, failures, started = 0, 1, time.monotonic()

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+
 from tests.storms.cases import LONG, count, run_cases
 from tests.storms.runs import KINDS, Runs
 

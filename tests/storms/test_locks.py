@@ -9,10 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+from bayesbinn.train.lock import RunLock
 from tests.storms import lock_program
 from tests.storms.cases import SEED, count, record
-
-from bayesbinn.run_lock import RunLock
 
 MAX_WAIT = 30.0
 """Seconds until the next owner; a lock that only its age frees would take 120."""

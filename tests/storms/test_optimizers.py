@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.storms.cases import count, run_cases
-from tests.test_conformance import BINARY, CASES, assert_same, batch, tensors, through_a_file, through_memory
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesbinn.errors import BayesbinnError, InvalidUse, NonFiniteGradient
 from bayesbinn.kernels import native
 from bayesbinn.methods import METHODS, BinaryOptimizer
+from tests.methods.test_conformance import BINARY, CASES, assert_same, batch, tensors, through_a_file, through_memory
+from tests.storms.cases import count, run_cases
 
 LAYERS = ("0", "2", "4")
 LATE = "2"

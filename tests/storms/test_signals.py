@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from random import Random
 
+from tests.cli.test_app import PAUSED_START
 from tests.storms.cases import run_cases
 from tests.storms.runs import KINDS, Runs
-from tests.test_cli import PAUSED_START
 
 LINES = re.compile(r"(stopped (in|after|before) .*; the same command resumes.*|interrupted|terminated)")
 

@@ -21,10 +21,11 @@ from random import Random
 import torch
 
 import bayesbinn as bb
-from bayesbinn import format as model_file
 from bayesbinn.export import export_c, export_onnx
+from bayesbinn.modelfile import container as model_file
+from tests.helpers.places import FIXTURES
 
-MODEL = Path(__file__).parent.parent / "fixtures" / "model-v1.safetensors"
+MODEL = FIXTURES / "model-v1.safetensors"
 
 
 def writers(folder: Path, version: str, with_onnx: bool) -> dict[str, Callable[[], object]]:

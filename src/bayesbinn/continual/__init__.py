@@ -10,6 +10,5 @@ learner.record.summary()              # average accuracy, forgetting, transfer
 from bayesbinn.continual.evaluation import policies_of
 from bayesbinn.continual.learner import Learner, Plan
 from bayesbinn.continual.record import Record
-from bayesbinn.continual.run import load_learned, load_record, open_run, stream_for
 
-__all__ = ["Learner", "Plan", "Record", "load_learned", "load_record", "open_run", "policies_of", "stream_for"]
+__all__ = ["Learner", "Plan", "Record", "policies_of"]

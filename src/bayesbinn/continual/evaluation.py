@@ -29,9 +29,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayesbinn import metrics
 from bayesbinn.data import Part
 from bayesbinn.errors import BayesbinnError, SaturatedPosterior
-from bayesbinn.packing import pack
+from bayesbinn.packing.packer import pack
 from bayesbinn.posterior import BernoulliPosterior, Weights
-from bayesbinn.prediction import PureNetwork, class_logits, evaluating, predict
+from bayesbinn.prediction.functional import PureNetwork, evaluating
+from bayesbinn.prediction.predicting import class_logits, predict
 from bayesbinn.runtime import load
 
 SHARED, PER_TASK, RECALIBRATED, NONE = "shared", "per-task", "recalibrated", "none"

@@ -15,17 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesbinn import run_calibration
-from bayesbinn.checkpoints import (
-    check_accuracies,
-    check_adam,
-    check_alike,
-    check_lines,
-    check_progress,
-    read_checkpoint,
-    resuming,
-    write_checkpoint,
-)
 from bayesbinn.continual.evaluation import (
     PER_TASK,
     Evaluations,
@@ -40,14 +29,24 @@ from bayesbinn.data import Part, Parts, Stream
 from bayesbinn.data.card import CHECKPOINT_KEY, DataCard, known_card, restore_card
 from bayesbinn.data.streams import random_order
 from bayesbinn.errors import InvalidFile, InvalidInput
-from bayesbinn.experiments.schedules import Constant, Schedule
 from bayesbinn.files import write_whole
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.posterior import BernoulliPosterior, Weights
-from bayesbinn.prediction import evaluating
-from bayesbinn.run_files import Clock
-from bayesbinn.runs import Progress, RunStopped
-from bayesbinn.train import Loss, Totals, set_learning_rates, train_batches, training_threads
+from bayesbinn.prediction.functional import evaluating
+from bayesbinn.train import calibration as run_calibration
+from bayesbinn.train.checkpoints import (
+    check_accuracies,
+    check_adam,
+    check_alike,
+    check_lines,
+    check_progress,
+    read_checkpoint,
+    resuming,
+    write_checkpoint,
+)
+from bayesbinn.train.loop import Loss, Totals, set_learning_rates, train_batches, training_threads
+from bayesbinn.train.progress import Clock, Progress, RunStopped
+from bayesbinn.train.schedules import Constant, Schedule
 
 KEPT_TESTS = 10
 """Test parts of so many tasks stay in memory."""

@@ -11,8 +11,8 @@ from bayesbinn.data.arrays import Split
 from bayesbinn.data.batches import Batches, Part
 from bayesbinn.data.catalog import Available, available, load
 from bayesbinn.data.dataset import Dataset, Parts
-from bayesbinn.data.digits import load_digits
-from bayesbinn.data.inputs import load_inputs
+from bayesbinn.data.own.inputs import load_inputs
+from bayesbinn.data.published.digits import load_digits
 from bayesbinn.data.streams import Stream, permuted, split, stream_of
 
 __all__ = [

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from bayesbinn.data import cifar, mnist, synthetic
 from bayesbinn.data.dataset import Dataset, Task
-from bayesbinn.data.digits import digits
-from bayesbinn.data.files import existing_path
-from bayesbinn.data.folders import load_images
-from bayesbinn.data.npy import npy_files
-from bayesbinn.data.npz import load_npz
-from bayesbinn.data.sources import Source, advice, find, find_archive, locate
-from bayesbinn.data.tables import SUFFIXES as TABLES
-from bayesbinn.data.tables import load_table
+from bayesbinn.data.own.folders import load_images
+from bayesbinn.data.own.npy import npy_files
+from bayesbinn.data.own.npz import load_npz
+from bayesbinn.data.own.tables import SUFFIXES as TABLES
+from bayesbinn.data.own.tables import load_table
+from bayesbinn.data.published import cifar, mnist, synthetic
+from bayesbinn.data.published.digits import digits
+from bayesbinn.data.published.download import locate
+from bayesbinn.data.published.files import existing_path
+from bayesbinn.data.published.sources import Source, advice, find, find_archive
 from bayesbinn.errors import InvalidInput, nearest
 
 KINDS = f"{', '.join(TABLES)}, .npz or a folder"

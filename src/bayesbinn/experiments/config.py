@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bayesbinn.errors import BayesbinnWarning, InvalidFile, InvalidInput, nearest
-from bayesbinn.experiments.schedules import SCHEDULES, Constant, Cosine, Schedule
 from bayesbinn.files import reason_of
+from bayesbinn.train.schedules import SCHEDULES, Constant, Cosine, Schedule
 
 MAX_DEPTH = 32
 """Levels of tables and lists in a TOML file."""
@@ -259,7 +259,8 @@ def _try_settings(settings: MethodSettings, source: str) -> None:
     """Build the optimizer for a single weight: it knows which values it takes."""
     import torch
 
-    from bayesbinn.methods import get_method, ranks
+    from bayesbinn import ranks
+    from bayesbinn.methods import get_method
 
     try:
         weight = [("weight", torch.nn.Parameter(torch.ones(1, 1)))]

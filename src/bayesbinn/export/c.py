@@ -15,7 +15,7 @@ from bayesbinn.export.c_layers import Layers
 from bayesbinn.export.c_text import check_name, number, renamed, string, template
 from bayesbinn.export.networks import Networks, as_float32, networks_of
 from bayesbinn.files import make_folder, write_together
-from bayesbinn.format import ModelFile
+from bayesbinn.modelfile.container import ModelFile
 
 # In the order in which they are written: a struct before the functions that take it.
 _PARTS = (

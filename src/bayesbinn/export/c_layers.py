@@ -11,7 +11,7 @@ from bayesbinn.errors import InvalidInput
 from bayesbinn.export.c_memory import Memory, plan_memory
 from bayesbinn.export.c_text import array, comment, number, struct
 from bayesbinn.export.networks import Networks, as_float32
-from bayesbinn.graph import Node, channels_of, place
+from bayesbinn.modelfile.graph import Node, channels_of, place
 
 
 class Layers:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesbinn.errors import InvalidInput
-from bayesbinn.format import ModelFile, check_model
-from bayesbinn.format import shapes as shapes_of
-from bayesbinn.graph import Graph, Node, Shape, Stored, own_per_network, place
+from bayesbinn.modelfile.container import ModelFile, check_model
+from bayesbinn.modelfile.container import shapes as shapes_of
+from bayesbinn.modelfile.graph import Graph, Node, Shape, Stored, own_per_network, place
 
 MOST = float(np.finfo(np.float32).max)
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from bayesbinn.errors import InvalidInput, MissingDependency, how_to_install
 from bayesbinn.export.networks import Networks, as_float32, networks_of
 from bayesbinn.files import write_whole
-from bayesbinn.format import ModelFile
-from bayesbinn.graph import Node, Shape
+from bayesbinn.modelfile.container import ModelFile
+from bayesbinn.modelfile.graph import Node, Shape
 
 OLDEST_OPSET = 18  # the first with BitwiseAnd
 MOST_BYTES = (1 << 31) - 1  # protobuf can hold no more in one file
@@ -210,7 +210,7 @@ class _Writer:
         return self._weights[key]
 
     def _unpacked(self, packed: str, shape: Shape) -> str:
-        """[out, ⌈K/8⌉] bytes → -1 and +1; bit k mod 8 of byte k div 8 is weight k, see `bayesbinn.bits`."""
+        """[out, ⌈K/8⌉] bytes → -1 and +1; bit k mod 8 of byte k div 8 is weight k, see `bayesbinn.modelfile.bits`."""
         places = self.constant("places", np.arange(8, dtype=np.uint8))
         one = self.constant("one", np.array(1, dtype=np.uint8))
         shifted = self.put("BitShift", [self.put("Unsqueeze", [packed, self.ints(2)]), places], direction="RIGHT")

@@ -28,7 +28,7 @@ from bayesbinn.kernels.dispatch import (
     write_training_sample,
 )
 from bayesbinn.kernels.noise import noise_key, random_bits, uniform
-from bayesbinn.kernels.twin import AdamSettings, BiMUSettings, RuleSettings, largest_scale
+from bayesbinn.kernels.reference import AdamSettings, BiMUSettings, RuleSettings, largest_scale
 
 __all__ = [
     "AdamSettings",

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesbinn.kernels import native, twin
+from bayesbinn.kernels import native
+from bayesbinn.kernels import reference as twin
 from bayesbinn.kernels.elementary import tanh
-from bayesbinn.kernels.twin import AdamSettings, BiMUSettings, RuleSettings
+from bayesbinn.kernels.reference import AdamSettings, BiMUSettings, RuleSettings
 
 # The twin walks through CPU tensors in pieces that stay in the cache; a GPU wants the whole tensor.
 CPU_CHUNK = 1 << 15

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from bayesbinn.kernels.twin import AdamSettings, RuleSettings
+from bayesbinn.kernels.reference import AdamSettings, RuleSettings
 
 Tensors = Sequence[Tensor]
 MaybeTensors = Sequence[Tensor | None]

@@ -22,11 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from bayesbinn import kernels
+from bayesbinn import kernels, ranks
 from bayesbinn.binary import canonical_name
 from bayesbinn.errors import InvalidInput, InvalidUse, nearest
 from bayesbinn.methods import gradients as checks
-from bayesbinn.methods import ranks
 from bayesbinn.methods.adoption import question_vectors
 from bayesbinn.methods.members import Counters, Group, Members, Samples, State
 from bayesbinn.posterior import BernoulliPosterior

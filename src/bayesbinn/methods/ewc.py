@@ -11,14 +11,14 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bayesbinn import kernels
+from bayesbinn import kernels, ranks
 from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient
-from bayesbinn.methods import ranks
 from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, mean_gradients
 from bayesbinn.methods.float import FloatAdam
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require
-from bayesbinn.prediction import class_logits, evaluating, unwrapped
+from bayesbinn.prediction.functional import evaluating, unwrapped
+from bayesbinn.prediction.predicting import class_logits
 
 # How many gradients of single examples are held at once, and how many numbers in them.
 _MOST_AT_ONCE = 256

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from bayesbinn import kernels
+from bayesbinn import kernels, ranks
 from bayesbinn.errors import InvalidInput, InvalidUse
-from bayesbinn.methods import ranks
 from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State, mean_gradients
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require, require_adam

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bayesbinn.errors import InvalidInput, nearest
-from bayesbinn.paper.cells import Budget
-from bayesbinn.paper.comparison import reproduce_table
-from bayesbinn.paper.continual import reproduce_continual
-from bayesbinn.paper.continual_posteriors import reproduce_posteriors
-from bayesbinn.paper.continual_stream import reproduce_stream
-from bayesbinn.paper.curves import reproduce_curves
 from bayesbinn.paper.evidence import load_queue
-from bayesbinn.paper.functions import reproduce_functions
-from bayesbinn.paper.moons import reproduce_moons
-from bayesbinn.paper.snelson import reproduce_snelson
+from bayesbinn.paper.figure_continual import reproduce_continual
+from bayesbinn.paper.figure_curves import reproduce_curves
+from bayesbinn.paper.figure_functions import reproduce_functions
+from bayesbinn.paper.figure_moons import reproduce_moons
+from bayesbinn.paper.figure_posteriors import reproduce_posteriors
+from bayesbinn.paper.figure_snelson import reproduce_snelson
+from bayesbinn.paper.figure_stream import reproduce_stream
+from bayesbinn.paper.gather import Budget
+from bayesbinn.paper.table import reproduce_table
 from bayesbinn.paper.tables import TABLES
 
 __all__ = ["NAMES", "reproduce"]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bayesbinn.errors import InvalidInput, nearest
 from bayesbinn.paper import published
-from bayesbinn.paper.cells import Cell, Trained
+from bayesbinn.paper.gather import Cell, Trained
 from bayesbinn.paper.published import DATASETS, OPTIMIZERS, Scores, Value
 
 BEST = (

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from bayesbinn.data import Dataset
 from bayesbinn.errors import InvalidInput
-from bayesbinn.paper.cells import Budget, Cell, duration, outcome_of
-from bayesbinn.paper.output import machine_rows
+from bayesbinn.paper.drawing import machine_rows
+from bayesbinn.paper.gather import Budget, Cell, duration, outcome_of
 from bayesbinn.paper.published import Value
 from bayesbinn.posterior import BernoulliPosterior
-from bayesbinn.runs import load_trained
+from bayesbinn.runs.trained import load_trained
 
 SAMPLES = 10
 """Posterior samples behind the mean, as in the paper."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesbinn.errors import InvalidFile, InvalidInput, nearest
-from bayesbinn.graph import Graph
+from bayesbinn.modelfile.graph import Graph
 
 SUFFIXES = (".npy", ".npz", ".csv", ".tsv")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bayesbinn import format as model_file
-from bayesbinn.graph import Stored, own_per_network
-from bayesbinn.plain_text import printable
+from bayesbinn.errors import printable
+from bayesbinn.modelfile import container as model_file
+from bayesbinn.modelfile.graph import Stored, own_per_network
 
 
 def inspect(path: Path) -> dict[str, Any]:

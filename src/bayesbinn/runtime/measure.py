@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesbinn.format import read
+from bayesbinn.modelfile.container import read
 from bayesbinn.runtime.memory import DEFAULT_MEMORY
 from bayesbinn.runtime.model import Activations, Model
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from math import prod
 
 from bayesbinn.errors import InvalidInput
-from bayesbinn.format import ModelFile
-from bayesbinn.graph import Node, Shape, pooled_size, takes_eight_bits
+from bayesbinn.modelfile.container import ModelFile
+from bayesbinn.modelfile.graph import Node, Shape, pooled_size, takes_eight_bits
 
 DEFAULT_MEMORY = 1 << 30
 """Bytes. Far more than ordinary networks of bits need, far less than a file of some hundred bytes can ask for."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bayesbinn.errors import InvalidInput, InvalidUse, TooMuchMemory
-from bayesbinn.format import ModelFile, read, shapes
+from bayesbinn.modelfile.container import ModelFile, read, shapes
 from bayesbinn.runtime import reference
 from bayesbinn.runtime.arrays import as_floats, first_not_finite
 from bayesbinn.runtime.memory import DEFAULT_MEMORY, readable

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesbinn.errors import TooMuchMemory
-from bayesbinn.format import ModelFile, shapes
-from bayesbinn.graph import Node, Shape, Stored, channels_of, own_per_network, pooled_size, takes_eight_bits
+from bayesbinn.modelfile.container import ModelFile, shapes
+from bayesbinn.modelfile.graph import Node, Shape, Stored, channels_of, own_per_network, pooled_size, takes_eight_bits
 from bayesbinn.runtime.memory import readable
 
 Layout = Literal["plain", "image"]

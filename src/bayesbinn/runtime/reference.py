@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.bits import unpack_rows
 from bayesbinn.errors import InvalidInput, TooMuchMemory
-from bayesbinn.format import ModelFile, shapes
-from bayesbinn.graph import Node, Stored, own_per_network, pooled_size, takes_eight_bits
+from bayesbinn.modelfile.bits import unpack_rows
+from bayesbinn.modelfile.container import ModelFile, shapes
+from bayesbinn.modelfile.graph import Node, Stored, own_per_network, pooled_size, takes_eight_bits
 from bayesbinn.runtime.memory import last_uses, readable, reference_memory
 
 Array = NDArray[np.float32]

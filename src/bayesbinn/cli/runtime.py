@@ -1,0 +1,274 @@
+"""The commands that need no torch: run, inspect, export, bench.
+
+They are parsed with the standard library, so that they work after ``pip install bayesbinn`` alone
+and start quickly. The full command line lists them too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, TooMuchMemory, csv_safe, printable
+from bayesbinn.files import write_whole
+
+WIDTH = 100
+_NO_DEVIATION = "no column std: this model file does not say how far its networks are off; pack it from a finished run"
+
+_NO_PIXELS = "the model seems to be trained on pixels, whole numbers from 0 to 255; these numbers are others"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Mistakes are this package's errors, which are one line each."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidInput(f"{message}; see `{self.prog} --help`")
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser of one of `COMMANDS`."""
+    description, add_arguments, _ = COMMANDS[name]
+    parser = _Parser(
+        prog=f"bayesbinn {name}",
+        description=description,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=WIDTH),
+    )
+    add_arguments(parser)
+    return parser
+
+
+def main(name: str, arguments: Sequence[str]) -> int:
+    """Run one of `COMMANDS`; returns the exit code."""
+    parsed = parser_of(name).parse_args(arguments)
+    try:
+        COMMANDS[name][2](parsed)
+    except BayesbinnError:
+        raise
+    except MemoryError:
+        raise TooMuchMemory(f"`bayesbinn {name}` needs more memory than there is; give it a smaller file") from None
+    return 0
+
+
+# ---- run ---------------------------------------------------------------------------------------------
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="a model file, as `bayesbinn pack` writes it")
+    parser.add_argument("inputs", type=Path, help="a .npy or .npz array or a .csv or .tsv table, one example a row")
+    parser.add_argument("--out", type=Path, help="where to write, .csv or .json; without it, CSV is printed")
+    parser.add_argument(
+        "--activations",
+        default="exact",
+        choices=["exact", "int8"],
+        help="exact: float32, as PyTorch computes; int8: 8-bit activations, several times faster",
+    )
+    parser.add_argument("--threads", type=int, help="how many to use; default: all cores")
+    _memory_argument(parser)
+
+
+def _memory_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-memory",
+        default="1G",
+        metavar="SIZE",
+        help="what the model may take, such as 512M or 4G; a file that asks for more is refused (default: 1G)",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from bayesbinn.runtime.inputs import are_pixels, load_inputs
+    from bayesbinn.runtime.memory import bytes_of
+    from bayesbinn.runtime.model import load
+
+    if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
+        raise InvalidInput(f"--out {arguments.out}: .csv and .json can be written")
+    memory = bytes_of(arguments.max_memory)
+    model = load(arguments.model, arguments.activations, arguments.threads, max_memory=memory)
+    notes: list[str] = []
+    inputs = load_inputs(arguments.inputs, model.graph, notes)
+    if model.seems_to_take_pixels and not are_pixels(inputs):
+        notes.append(f"{arguments.inputs}: {_NO_PIXELS}")
+    columns = _predictions(model, inputs)
+    if model.graph.task == "regression" and model.residual is None:
+        notes.append(_NO_DEVIATION)
+    for note in notes:
+        print(printable(f"note: {note}"), file=sys.stderr)
+    if arguments.out is None:
+        sys.stdout.write(_as_csv(columns))
+        return
+    text = _as_csv(columns) if arguments.out.suffix == ".csv" else _as_json(columns)
+    _write(arguments.out, text)
+    print(printable(f"{len(columns['input'])} predictions in {arguments.out}"), file=sys.stderr)
+
+
+def _predictions(model: Any, x: Any) -> dict[str, list[Any]]:
+    """The columns that `bayesbinn predict` writes."""
+    columns: dict[str, list[Any]] = {"input": list(range(len(x)))}
+    if model.graph.task == "regression":
+        result = model.regression(x)
+        found = {"mean": result.mean}
+        if model.residual is not None:
+            found["std"] = (result.std.astype("float64") ** 2 + model.residual**2) ** 0.5
+        if model.graph.networks > 1:
+            found["spread"] = result.std
+        for name, values in found.items():
+            flat = values.reshape(len(x), -1)
+            for i in range(flat.shape[1]):
+                columns[name if flat.shape[1] == 1 else f"{name}[{i}]"] = flat[:, i].tolist()
+        return columns
+    prediction = model.prediction(x)
+    names = model.classes or [str(i) for i in range(prediction.probabilities.shape[1])]
+    columns["class"] = [names[i] for i in prediction.classes]
+    for i, name in enumerate(names):
+        columns[f"p({name})"] = prediction.probabilities[:, i].tolist()
+    for key in ("entropy", "aleatoric", "mutual_information"):
+        columns[key] = getattr(prediction, key).tolist()
+    return columns
+
+
+def _as_csv(columns: dict[str, list[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_cell, columns))
+    writer.writerows(map(_cell, row) for row in zip(*columns.values(), strict=True))
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Text that neither a terminal nor a spreadsheet takes for a command; numbers as they are."""
+    return csv_safe(printable(value)) if isinstance(value, str) else value
+
+
+def _as_json(columns: dict[str, list[Any]]) -> str:
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return json.dumps(rows, indent=1)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFile(f"{path}: could not be written ({error.strerror or error})") from None
+    write_whole(path, text.encode())
+
+
+# ---- inspect -------------------------------------------------------------------------------------------
+
+
+def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="a model file")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs instead of text")
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    from bayesbinn.runtime.inspection import inspect, table
+
+    facts = inspect(arguments.model)
+    print(json.dumps(facts, indent=2) if arguments.json else table(facts))
+
+
+# ---- export --------------------------------------------------------------------------------------------
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="a model file")
+    parser.add_argument("--to", required=True, choices=["onnx", "c"], help="the form to write")
+    parser.add_argument("--out", type=Path, help="ONNX: the file, C: the folder; default: beside the model file")
+    parser.add_argument("--name", default="model", help="C: the prefix of all names, and of the two files")
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from bayesbinn.export import export_c, export_onnx
+    from bayesbinn.modelfile.container import read
+
+    model = read(arguments.model)
+    if arguments.out is not None:
+        _make_folder(arguments.out if arguments.to == "c" else arguments.out.parent)
+    if arguments.to == "onnx":
+        written = [export_onnx(model, arguments.out or arguments.model.with_suffix(".onnx"))]
+    else:
+        folder = arguments.out or arguments.model.parent
+        written = list(export_c(model, folder / arguments.name, name=arguments.name))
+    for path in written:
+        print(printable(f"{path}  {path.stat().st_size:,} bytes"))
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFile(f"{path}: the folder cannot be made ({error.strerror or error})") from None
+
+
+# ---- bench ---------------------------------------------------------------------------------------------
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=["inference"], help="what to measure")
+    parser.add_argument("model", type=Path, help="a model file")
+    parser.add_argument("--batches", default="1,8,100", help="sizes of batches, separated by commas")
+    parser.add_argument("--threads", default="1,2", help="numbers of threads, separated by commas")
+    _memory_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON for programs instead of text")
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from bayesbinn.runtime.measure import measure
+    from bayesbinn.runtime.memory import bytes_of
+
+    batches, threads = _numbers("--batches", arguments.batches), _numbers("--threads", arguments.threads)
+    rows = []
+    for row in measure(arguments.model, batches, threads, bytes_of(arguments.max_memory)):
+        rows.append(row)
+        if not arguments.json:
+            if len(rows) == 1:
+                print("threads  batch    exact ms   examples/s     int8 ms   examples/s")
+            print(
+                f"{row['threads']:7}  {row['batch']:5}  {row['exact_ms']:10.3f}  {row['exact_per_second']:11,.0f}"
+                f"  {row['int8_ms']:10.3f}  {row['int8_per_second']:11,.0f}",
+                flush=True,
+            )
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise InvalidInput(f"{option} {text}: whole numbers from 1, separated by commas, are needed")
+    return numbers
+
+
+Command = tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], None]]
+
+COMMANDS: dict[str, Command] = {
+    "run": (
+        "Predict a file of inputs with a model file, without PyTorch: classes, probabilities and uncertainty.\n\n"
+        "Inputs are raw: pixels of 0 to 255, or the columns of a table. Uncertainty is in nats: the entropy of\n"
+        "a prediction, its aleatoric part, and for an ensemble the mutual information, how much the networks\n"
+        "disagree. Regression: the mean, its standard deviation if the file says how far the networks were off on\n"
+        "the run's validation data, and for an ensemble how much they disagree, as spread.\n\n"
+        "Example: bayesbinn run model.safetensors images.npy --activations int8",
+        _run_arguments,
+        _run,
+    ),
+    "inspect": ("Show what is in a model file: layers, sizes, bits, checksum.", _inspect_arguments, _inspect),
+    "export": (
+        "Write a model file as ONNX (standard operators, weights as bits) or as C99 (one .h, one .c, no heap).\n\n"
+        "Examples: bayesbinn export model.safetensors --to onnx\n"
+        "          bayesbinn export model.safetensors --to c --name digits --out firmware/",
+        _export_arguments,
+        _export,
+    ),
+    "bench": ("Measure how fast a model file runs on this machine.", _bench_arguments, _bench),
+}
+"""Description, arguments, and what is done with them."""

@@ -1,0 +1,1 @@
+"""Data sets by name, from their publishers' files or from scikit-learn."""

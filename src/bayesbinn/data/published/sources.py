@@ -1,0 +1,93 @@
+"""Where the files of a published set may lie on this machine, and what to do when they do not."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayesbinn.data.optional import need
+from bayesbinn.data.published.files import existing
+from bayesbinn.errors import MissingDependency
+
+VARIABLE = "BAYESBINN_DATA"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a set."""
+
+    name: str
+    md5: str | None = None
+    """Of the decompressed content."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of a set and where they can be had.
+
+    Without an `archive` every member is downloaded on its own, as `MIRROR + name + ".gz"`.
+    """
+
+    name: str
+    folders: tuple[str, ...]
+    """The layouts that are understood; downloads go to the first."""
+    members: tuple[Member, ...]
+    mirrors: tuple[str, ...]
+    archive: str | None = None
+    archive_md5: str | None = None
+    archive_folder: str | None = None
+    """Where the members are inside the archive; the first of `folders` unless stated."""
+
+    @property
+    def remote_names(self) -> tuple[str, ...]:
+        return (self.archive,) if self.archive else tuple(f"{member.name}.gz" for member in self.members)
+
+
+def roots(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
+    """Folders to look in, in this order: the caller's, the one that BAYESBINN_DATA names, the user's cache."""
+    named = [Path(folder).expanduser() for folder in (data_dir, os.environ.get(VARIABLE)) if folder]
+    try:
+        return [*named, Path(need("pooch", "finding the user's cache").os_cache("bayesbinn"))]
+    except MissingDependency:
+        if named:
+            return named
+        raise
+
+
+def find(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """The first folder that holds every file of the set, in one of its layouts or directly."""
+    for root in roots(data_dir):
+        for folder in (*source.folders, ""):
+            if all(existing(root / folder, member.name) for member in source.members):
+                return root / folder
+    return None
+
+
+def find_archive(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """The archive as the publisher distributes it, if the user has put it into one of the folders."""
+    if source.archive is None:
+        return None
+    return next((root / source.archive for root in roots(data_dir) if (root / source.archive).is_file()), None)
+
+
+def target(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Where a download goes: the first of the folders that can be written to."""
+    places = roots(data_dir)
+    return next((place for place in places if _writable(place)), places[-1]) / source.folders[0]
+
+
+def advice(source: Source, data_dir: str | os.PathLike[str] | None = None) -> str:
+    """What to do by hand: which file to put where."""
+    folder = target(source, data_dir)
+    place = folder.parent if source.archive else folder
+    return (
+        f"put {', '.join(source.remote_names)} from {source.mirrors[0]} into {place}, "
+        f"or name a folder that has {source.folders[0]}/ with --data-dir or {VARIABLE}"
+    )
+
+
+def _writable(folder: Path) -> bool:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder.is_dir() and os.access(folder, os.W_OK)

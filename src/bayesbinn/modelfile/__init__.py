@@ -1,0 +1,1 @@
+"""The model file: bits, graph and container. Nothing here imports torch."""

@@ -1,0 +1,5 @@
+"""From a torch model to a model file."""
+
+from bayesbinn.packing.packer import pack
+
+__all__ = ["pack"]

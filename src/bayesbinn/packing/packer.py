@@ -1,0 +1,277 @@
+"""Packing: a torch model, with or without a posterior, becomes a model file that runs without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.modelfile import container as model_file
+from bayesbinn.modelfile.bits import pack_rows
+from bayesbinn.modelfile.container import ModelFile
+from bayesbinn.modelfile.graph import Graph, Node, Task
+from bayesbinn.packing.trace import Captured, capture
+from bayesbinn.posterior import BernoulliPosterior, LogitScale, Weights
+from bayesbinn.prediction.functional import PureNetwork, evaluating
+from bayesbinn.prediction.predicting import calibration_of
+from bayesbinn.runtime import reference
+
+if TYPE_CHECKING:
+    from bayesbinn.prediction.batchnorm import BatchNormStatistics
+
+Normalisation = tuple[Tensor, Tensor]
+
+TOLERANCE = 1e-4
+"""How far torch and the file may differ, as a share of the largest output. Rounding stays far below."""
+HALF_TOLERANCE = 5e-2
+"""The same for a model that torch runs in 16 bits."""
+
+
+def pack(
+    model: nn.Module,
+    path: str | Path,
+    posterior: BernoulliPosterior | None = None,
+    samples: int = 0,
+    seed: int = 0,
+    example_input: Tensor | None = None,
+    *,
+    statistics: BatchNormStatistics | None = None,
+    task: Task = "classification",
+    normalisation: Normalisation | None = None,
+    target: tuple[float, float] | None = None,
+    classes: Sequence[str] = (),
+    features: Sequence[str] = (),
+    real: str = "float32",
+    verify: bool = True,
+    calibration: LogitScale | None = None,
+    residual: float | None = None,
+) -> ModelFile:
+    """Write a model as a file for `bayesbinn.runtime`, and return what was written.
+
+    Weights of exactly -1 and +1 take one bit each; BatchNorm and biases become a scale and a shift
+    per channel. The model itself stays as it is.
+
+    Args:
+        model: its forward is a fixed sequence of supported layers; others are refused by name.
+        path: of the file, such as ``"model.safetensors"``.
+        posterior: what the binary weights come from; None: the model's weights as they are.
+        samples: 0: the posterior's mode. C: an ensemble of the networks that
+            ``predict(..., samples=C, seed=seed)`` averages over.
+        seed: of the samples.
+        example_input: a batch as the model takes it. Needed unless the model starts with a linear layer.
+        statistics: BatchNorm statistics for these weights, from ``recalibrate(..., samples, seed=seed)``.
+        task: "classification" or "regression".
+        normalisation: mean and standard deviation of the raw inputs, one for each entry of the
+            first axis or one for all. With it the file takes raw inputs, such as pixels of 0 to 255.
+        target: mean and standard deviation of a regression's targets, for a model trained on
+            standardised ones. With it the file gives outputs in the unit of the targets.
+        classes: their names.
+        features: names of the input's columns.
+        real: how weights that are not binary are stored.
+        verify: run an example through torch and through the file, and refuse if they differ.
+        calibration: as in `predict`. The file's logits contain the shifts; `logit_scale` is the factor.
+        residual: of a regression: the standard deviation of what its networks leave unexplained, in the unit of the
+            outputs, measured on data that it was not trained on.
+
+    >>> import tempfile
+    >>> model = nn.Sequential(nn.Linear(8, 3, bias=False), nn.BatchNorm1d(3))
+    >>> posterior = BernoulliPosterior({"0.weight": torch.ones(3, 8)})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     packed = pack(model, f"{folder}/model.safetensors", posterior)
+    >>> [node.op for node in packed.graph.nodes], packed.tensors["0.weight"].tolist()
+    (['linear'], [[255], [255], [255]])
+    """
+    _check_arguments(posterior, samples, task, target, real)
+    network = PureNetwork(model)
+    if posterior is not None:
+        posterior.targets(network.model)
+        posterior.warn_if_saturated(samples)
+    if statistics is not None:
+        statistics.check(network.model, posterior, samples, seed)
+
+    def given(index: int) -> Weights:
+        """The tensors in which a network differs from the model, as `predict` has them."""
+        drawn = {} if posterior is None else posterior.draw(seed, index) if samples else posterior.mode()
+        return drawn if statistics is None else {**drawn, **statistics.buffers(index)}
+
+    with evaluating(model):
+        captured, example = capture(model, example_input)
+        count = max(samples, 1)
+        packed = _assembled(captured, [_arrays(captured, given(index)) for index in range(count)])
+        used = calibration_of(posterior, calibration) if task == "classification" else LogitScale()
+        scale, shift = used.of(samples)
+        graph = replace(packed.graph, task=task, logit_scale=scale, classes=tuple(classes), features=tuple(features))
+        packed = ModelFile(graph, packed.tensors)
+        if verify:
+            _verify(packed, network, example[:2], {index: given(index) for index in {0, count - 1}})
+    if shift:
+        packed = _with_shift(packed, shift)
+    if normalisation is not None:
+        packed = _with_normalisation(packed, *normalisation)
+    if target is not None:
+        packed = _with_target(packed, *target)
+    if real == "float16":
+        packed = _halved(packed)
+    packed = replace(packed, residual=residual)
+    try:
+        model_file.check_model(packed)
+    except InvalidFile as error:
+        raise InvalidInput(f"{type(network.model).__name__} cannot be packed: {error}") from None
+    model_file.write(path, packed)
+    return packed
+
+
+def _check_arguments(
+    posterior: BernoulliPosterior | None, samples: int, task: str, target: tuple[float, float] | None, real: str
+) -> None:
+    if samples < 0:
+        raise InvalidInput(f"samples={samples}: it must be 0 (the mode) or more")
+    if posterior is None and samples:
+        raise InvalidInput(f"samples={samples} without a posterior: pass one, or samples=0 for the weights as they are")
+    if task not in ("classification", "regression"):
+        raise InvalidInput(f"task={task!r}: it must be 'classification' or 'regression'")
+    if target is not None and task != "regression":
+        raise InvalidInput(f"target={target!r}: only a regression has targets with a mean; pass task='regression'")
+    if real not in ("float32", "float16"):
+        raise InvalidInput(f"real={real!r}: it must be 'float32' or 'float16'")
+
+
+# ---- tensors -----------------------------------------------------------------------------------------
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def _arrays(captured: Captured, given: Mapping[str, Tensor]) -> tuple[list[dict[str, str]], Arrays]:
+    """One network: the names of each node's tensors by role, and the tensors by name."""
+    names: list[dict[str, str]] = []
+    arrays: Arrays = {}
+    weights: dict[tuple[Any, ...], str] = {}  # by their place in memory: one that two layers share is stored once
+    computed = captured.tensors(given)
+    for layer, tensors in zip(captured.layers, computed, strict=True):
+        roles = {role: f"{layer.name}.{role}" for role in tensors}
+        if "weight" in tensors:
+            tensor = tensors["weight"]
+            key = (tensor.data_ptr(), tensor.shape, tensor.stride())
+            roles["weight"] = weights.setdefault(key, roles["weight"])
+        for role, tensor in tensors.items():
+            if roles[role] not in arrays:
+                arrays[roles[role]] = _array(tensor, role)
+        names.append(roles)
+    return names, arrays
+
+
+def _array(tensor: Tensor, role: str) -> NDArray[Any]:
+    array: NDArray[Any] = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    if role == "weight" and bool((np.abs(array) == 1).all()):
+        return pack_rows(array.reshape(len(array), -1))
+    return array
+
+
+def _assembled(captured: Captured, networks: list[tuple[list[dict[str, str]], Arrays]]) -> ModelFile:
+    """All networks in one: what is the same in all of them is stored once."""
+    names, first = networks[0]
+    tensors = {}
+    for name in first:
+        arrays = [arrays[name] for _, arrays in networks]
+        if len({array.dtype for array in arrays}) > 1:
+            raise InvalidInput(f"{name!r} is binary in some samples of the posterior and real in others")
+        same = all(np.array_equal(array, arrays[0]) for array in arrays[1:])
+        tensors[name] = arrays[0] if same else np.stack(arrays)
+    nodes = [replace(node, tensors=roles) for node, roles in zip(captured.nodes(), names, strict=True)]
+    return ModelFile(Graph(captured.input_shape, tuple(nodes), networks=len(networks)), tensors)
+
+
+def _halved(packed: ModelFile) -> ModelFile:
+    """Real weights as float16; scales and shifts stay as they are."""
+    tensors = dict(packed.tensors)
+    for name in {node.tensors["weight"] for node in packed.graph.nodes if "weight" in node.tensors}:
+        array = tensors[name]
+        if array.dtype == np.float32:
+            largest = float(np.abs(array).max())
+            if largest > float(np.finfo(np.float16).max):
+                raise InvalidInput(f"{name!r} has a weight of {largest:g}, too large for float16; pass real='float32'")
+            tensors[name] = array.astype(np.float16)
+    return ModelFile(packed.graph, tensors)
+
+
+# ---- raw inputs and outputs -----------------------------------------------------------------------------
+
+
+def _with_normalisation(packed: ModelFile, mean: Tensor, std: Tensor) -> ModelFile:
+    """The file with (x − mean)/std in front."""
+    size = packed.graph.input_shape[0]
+    for what, values in (("mean", mean), ("std", std)):
+        if values.ndim > 1 or values.numel() not in (1, size):
+            raise InvalidInput(f"normalisation: a {what} of shape {tuple(values.shape)}: 1 or {size} values are needed")
+    factor = 1 / std.double().cpu()
+    scale, shift = (v.expand(size).float().contiguous().numpy() for v in (factor, -mean.double().cpu() * factor))
+    node = Node("affine", (0,), "normalisation", tensors=_NORMALISATION)
+    moved = (replace(node, inputs=tuple(index + 1 for index in node.inputs)) for node in packed.graph.nodes)
+    tensors = {_NORMALISATION["scale"]: scale, _NORMALISATION["shift"]: shift, **packed.tensors}
+    return ModelFile(replace(packed.graph, nodes=(node, *moved)), tensors)
+
+
+def _with_target(packed: ModelFile, mean: float, std: float) -> ModelFile:
+    """The file with y·std + mean at the end."""
+    size = model_file.shapes(packed)[-1][0]
+    node = Node("affine", (len(packed.graph.nodes),), "target", tensors=_TARGET)
+    values = {"scale": std, "shift": mean}
+    added = {name: np.full(size, values[role], dtype=np.float32) for role, name in _TARGET.items()}
+    return ModelFile(replace(packed.graph, nodes=(*packed.graph.nodes, node)), {**packed.tensors, **added})
+
+
+def _with_shift(packed: ModelFile, shift: tuple[float, ...]) -> ModelFile:
+    """The file with logits + shift as its logits. A single logit, that of class 1 of two, gets their difference."""
+    *_, output = model_file.shapes(packed)
+    values = np.array(shift if output != (1,) else [shift[1] - shift[0]])
+    if output != values.shape or (output == (1,) and len(shift) != 2):
+        raise InvalidInput(f"the calibration has shifts for {len(shift)} classes, the model gives {list(output)}")
+    *nodes, last = packed.graph.nodes
+    shared = any(set(node.tensors.values()) & {last.tensors.get("shift")} for node in nodes)
+    if last.op not in ("linear", "affine") or shared:
+        last, nodes = Node("affine", (len(packed.graph.nodes),), "calibration"), [*nodes, last]
+        added = {_CALIBRATION["scale"]: np.ones_like(values), _CALIBRATION["shift"]: values}
+        last = replace(last, tensors=_CALIBRATION)
+    else:
+        name = last.tensors.get("shift", f"{last.name}.shift")
+        added = {name: packed.tensors.get(name, np.zeros(1)).astype(np.float64) + values}
+        last = replace(last, tensors={**last.tensors, "shift": name})
+    tensors = {**packed.tensors, **{name: array.astype(np.float32) for name, array in added.items()}}
+    return ModelFile(replace(packed.graph, nodes=(*nodes, last)), tensors)
+
+
+_CALIBRATION = {"scale": "calibration.scale", "shift": "calibration.shift"}
+_NORMALISATION = {"scale": "normalisation.scale", "shift": "normalisation.shift"}
+_TARGET = {"scale": "target.scale", "shift": "target.shift"}
+
+
+# ---- proof -------------------------------------------------------------------------------------------
+
+
+def _verify(packed: ModelFile, network: PureNetwork, x: Tensor, given: Mapping[int, Weights]) -> None:
+    """Refuse a file that does not do what the model does: a hook or an in-place operation may escape the tracer."""
+    name = type(network.model).__name__
+    try:
+        model_file.check_model(packed)
+    except InvalidFile as error:
+        raise InvalidInput(f"{name} cannot be packed: {error}") from None
+    outputs = reference.run(packed, x.detach().cpu().float().numpy())
+    for index, tensors in given.items():
+        result = network(tensors, x).detach().cpu()
+        tolerance = HALF_TOLERANCE if result.dtype.itemsize == 2 else TOLERANCE
+        expected = result.float().numpy()
+        found = outputs[index].reshape(expected.shape)
+        largest = float(np.abs(expected).max())
+        difference = float(np.abs(found - expected).max())
+        if not difference <= tolerance * largest:
+            raise InvalidInput(
+                f"{name} does something that packing does not see: on an example the file would differ from torch by "
+                f"{difference:.3g} of {largest:.3g}; look for hooks, in-place operations and attributes set in forward"
+            )

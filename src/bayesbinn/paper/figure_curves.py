@@ -1,0 +1,182 @@
+"""Our training curves over the authors' own, epoch by epoch.
+
+``authors_curves.csv.gz`` holds the accuracy of every epoch of the 15 BayesBiNN runs that the authors
+published with their code (training_log.zip): seeds 1 to 5 on MNIST, 10 to 14 on CIFAR, 500 epochs, mode.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesbinn.paper.drawing import (
+    BLACK,
+    BLUE,
+    ORANGE,
+    machine,
+    machine_rows,
+    markdown_table,
+    new_figure,
+    save_figure,
+    save_text,
+    written,
+)
+from bayesbinn.paper.gather import Budget, Cell, Outcome, duration, outcome_of, train_ahead
+from bayesbinn.paper.published import DATASETS, Value
+
+PARTS = ("train", "validation", "test")
+MARKS = (1, 2, 5, 10, 20, 50, 100, 200, 300, 400, 500)
+"""The epochs of the Markdown table."""
+
+Array = NDArray[np.float64]
+
+
+@lru_cache
+def authors_curves() -> dict[tuple[str, str], Array]:
+    """The authors' accuracy in percent, [seeds, epochs], by data set and part.
+
+    >>> authors_curves()["mnist", "test"].shape
+    (5, 500)
+    """
+    packed = files("bayesbinn.paper").joinpath("authors_curves.csv.gz").read_bytes()
+    text = gzip.decompress(packed).decode()
+    rows = list(csv.DictReader(line for line in io.StringIO(text) if not line.startswith("#")))
+    curves: dict[tuple[str, str], Array] = {}
+    for dataset in DATASETS:
+        own = [row for row in rows if row["dataset"] == dataset]
+        seeds = sorted({int(row["seed"]) for row in own})
+        for part in PARTS:
+            grid = np.full((len(seeds), max(int(row["epoch"]) for row in own)), np.nan)
+            for row in own:
+                grid[seeds.index(int(row["seed"])), int(row["epoch"]) - 1] = float(row[f"{part}_accuracy"])
+            curves[dataset, part] = grid
+    return curves
+
+
+def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
+    """Draw BayesBiNN's curves; a run that is there is shown as far as it has come."""
+    yield from train_ahead([Cell(name, "bayesbinn") for name in DATASETS], budget, accept_unfinished=True)
+    outcomes = {}
+    for dataset in DATASETS:
+        outcomes[dataset] = yield from outcome_of(Cell(dataset, "bayesbinn"), budget, accept_unfinished=True)
+    rows = [row for dataset, outcome in outcomes.items() for row in _rows(dataset, outcome)]
+    head = ["Data", "Epoch", *(f"{part.capitalize()}, {whose}" for part in PARTS for whose in ("ours", "authors"))]
+    head += ["Schedule", "Seeds", "Wall time"]
+    rows += machine_rows(len(head))
+    text = (
+        f"# BayesBiNN's training curves over the authors'\n\n{markdown_table(head, rows)}\n\n"
+        "- Accuracy in percent, mean ± population standard deviation over seeds; the authors' over 5 seeds. Train: the "
+        "running accuracy of the epoch, with dropout, batch statistics and sampled weights. Others: mode.\n"
+        "- Schedule: epochs of the learning-rate schedule; epochs compare one to one when it is the authors' 500.\n"
+        "- The authors' numbers come from the training logs that they published with their code.\n"
+    )
+    numbers = {
+        "name": name,
+        "machine": machine(),
+        "width": budget.width or 1.0,
+        "data": {dataset: _numbers(dataset, outcome) for dataset, outcome in outcomes.items()},
+    }
+    paths = save_text(out, name, text, numbers)
+    yield written([*paths, *_draw(name, outcomes, out)])
+
+
+def ours(outcome: Outcome, part: str) -> tuple[Array, Array]:
+    """Evaluated epochs that all our runs have, and the accuracy there, [seeds, epochs]."""
+    by_run = [
+        {row["epoch"]: row[f"{part}_accuracy"] for row in run.rows if row.get(f"{part}_accuracy") is not None}
+        for run in outcome.runs
+    ]
+    shared = sorted(set.intersection(*map(set, by_run))) if by_run else []
+    return np.array(shared, dtype=np.float64), np.array([[run[epoch] for epoch in shared] for run in by_run])
+
+
+def _rows(dataset: str, outcome: Outcome) -> list[list[str]]:
+    if not outcome.runs:
+        return [[DATASETS[dataset], "", f"not run: {outcome.reason}", *[""] * 8]]
+    epochs, _ = ours(outcome, "test")
+    shown = [int(epoch) for epoch in epochs if epoch in MARKS or epoch == epochs[-1]]
+    schedule = str(outcome.runs[0].epochs)
+    seeds = ", ".join(str(run.seed) for run in outcome.runs)
+    rows = []
+    for epoch in shown:
+        cells = []
+        for part in PARTS:
+            here, values = ours(outcome, part)
+            theirs = authors_curves()[dataset, part]
+            column = np.flatnonzero(here == epoch)
+            cells.append(str(Value.of(values[:, column[0]].tolist())) if len(column) else "not measured")
+            cells.append(str(Value.of(theirs[:, epoch - 1].tolist())) if epoch <= theirs.shape[1] else "")
+        seconds = sum(float(row["seconds"]) for run in outcome.runs for row in run.rows if row["epoch"] <= epoch)
+        rows.append([DATASETS[dataset], str(epoch), *cells, schedule, seeds, duration(seconds)])
+    return rows
+
+
+def _numbers(dataset: str, outcome: Outcome) -> dict[str, Any]:
+    found: dict[str, Any] = {"not run": outcome.reason, "seeds": [run.seed for run in outcome.runs]}
+    found["schedule"] = outcome.runs[0].epochs if outcome.runs else None
+    found["seconds"] = sum(run.seconds for run in outcome.runs)
+    for part in PARTS:
+        epochs, values = ours(outcome, part)
+        theirs = authors_curves()[dataset, part]
+        at = epochs[epochs <= theirs.shape[1]].astype(int) - 1
+        found[part] = {
+            "epochs": epochs.astype(int).tolist(),
+            "ours": values.tolist(),
+            "authors mean": np.round(theirs[:, at].mean(0), 3).tolist(),
+            "authors std": np.round(theirs[:, at].std(0), 3).tolist(),
+        }
+    return found
+
+
+# ---- figure ---------------------------------------------------------------------------------------
+
+_LOOKS = {"train": (BLACK, "-", "s"), "validation": (ORANGE, "--", "^"), "test": (BLUE, "-.", "o")}
+
+
+def _draw(name: str, outcomes: dict[str, Outcome], out: Path) -> list[Path]:
+    with new_figure(1, len(outcomes), size=(6.75, 2.75)) as (figure, axes):
+        for axis, (dataset, outcome) in zip(axes[0], outcomes.items(), strict=True):
+            for part in PARTS:
+                _draw_part(axis, part, authors_curves()[dataset, part], *ours(outcome, part))
+            axis.set_xscale("log")
+            axis.set_xticks([1, 10, 100, 500], ["1", "10", "100", "500"])
+            axis.minorticks_off()
+            axis.set_xlabel("epoch")
+            axis.set_title(DATASETS[dataset] + ("" if outcome.runs else " (ours: not run)"))
+            axis.grid(linewidth=0.4, color="#dddddd")
+        axes[0, 0].set_ylabel("accuracy (%)")
+        handles, labels = _legend(axes[0, 0])
+        figure.legend(handles, labels, loc="outside upper center", ncols=6, columnspacing=1.2, handlelength=2.4)
+        return save_figure(figure, out, name)
+
+
+def _draw_part(axis: Any, part: str, theirs: Array, epochs: Array, values: Array) -> None:
+    colour, style, marker = _LOOKS[part]
+    reached = np.arange(1, theirs.shape[1] + 1)
+    axis.fill_between(reached, theirs.min(0), theirs.max(0), color=colour, alpha=0.15, linewidth=0)
+    axis.plot(reached, theirs.mean(0), style, color=colour, linewidth=0.8)
+    if len(epochs):
+        # Few epochs are shown as marks; of many, a tenth carries one.
+        every = max(1, len(epochs) // 10)
+        axis.plot(
+            epochs, values.mean(0), marker=marker, markevery=every, markersize=4, color=colour, markerfacecolor="white"
+        )
+
+
+def _legend(axis: Any) -> tuple[list[Any], list[str]]:
+    """Authors' and our look of every part, whether or not we have runs."""
+    handles, labels = [], []
+    for part, (colour, style, marker) in _LOOKS.items():
+        handles += axis.plot([], [], style, color=colour, linewidth=0.8)
+        handles += axis.plot([], [], marker=marker, markersize=4, color=colour, markerfacecolor="white")
+        labels += [f"{part}, authors", f"{part}, ours"]
+    return handles, labels

@@ -1,0 +1,249 @@
+"""The runs behind one cell of a table or one curve of a figure: finished ones are reused, missing ones are run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
+from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.paper import records
+from bayesbinn.runs.evaluate import best_epoch
+from bayesbinn.runs.folder import load_run
+from bayesbinn.runs.single import Run
+from bayesbinn.sweeps.executor import ERROR, LOG, Interrupted, cores, open_executor, run_all
+from bayesbinn.sweeps.grid import job_of
+from bayesbinn.train.data_parallel import sole_writer
+from bayesbinn.train.progress import RunStopped, stoppable
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much to spend, and where the runs are kept."""
+
+    seeds: int
+    epochs: int | None
+    """None: the paper's."""
+    width: float | None
+    runs: Path
+    data_dir: Path | None
+    stop_after: int | None = None
+    """Stop after this epoch of the unchanged schedule."""
+    train: bool = True
+    """Whether missing runs are run; otherwise they are left out."""
+    workers: int = 1
+    """How many missing runs are run at once."""
+    scheduler: str | None = None
+    """The address of a Dask scheduler whose workers run what is missing."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Data sets that could not be loaded, with the reason: they are not tried again and again."""
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "epochs", "width", "stop_after", "workers"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidInput(f"--{name.replace('_', '-')} {value}: it must be above 0")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An experiment that is repeated over seeds."""
+
+    preset: str
+    method: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def experiment(self, budget: Budget, index: int) -> Experiment:
+        """The complete experiment of seed number `index`, counted from the preset's own seed."""
+        first = load_experiment(self.preset, method=self.method).training.seed
+        overrides: dict[str, Any] = {**self.changes, "training.seed": first + index}
+        if budget.epochs is not None:
+            overrides["training.epochs"] = budget.epochs
+        if budget.width is not None:
+            overrides["model.width"] = budget.width
+        return load_experiment(self.preset, method=self.method, overrides=overrides)
+
+    def folder(self, experiment: Experiment, budget: Budget) -> Path:
+        """Where this run belongs: its name tells everything that differs between the runs of a table."""
+        parts = [self.preset, self.method, *(f"{key}{value:g}" for key, value in self.changes.items())]
+        if budget.width is not None:
+            parts.append(f"width{budget.width:g}")
+        training = experiment.training
+        return budget.runs / "-".join([*parts, str(training.seed), f"e{training.epochs}"])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One run of a cell, as far as the budget goes."""
+
+    seed: int
+    folder: Path
+    epochs: int
+    """The length of the schedule."""
+    rows: list[dict[str, Any]]
+
+    @property
+    def seconds(self) -> float:
+        return sum(float(row["seconds"]) for row in self.rows)
+
+    def best(self) -> dict[str, Any]:
+        """The first epoch with the highest validation accuracy; without validation data, the last."""
+        return best_epoch(self.rows) or self.rows[-1]
+
+    def last(self) -> dict[str, Any]:
+        return self.rows[-1]
+
+    def accuracy_of_the_mean(self, row: dict[str, Any]) -> float | None:
+        """By posterior samples; the mode's where the samples are the mode, None where they were not drawn."""
+        if row.get("test_accuracy_mean") is not None:
+            return float(row["test_accuracy_mean"])
+        flips = records.expected_flips(self.folder)
+        return float(row["test_accuracy"]) if flips is not None and flips < SATURATED else None
+
+
+@dataclass
+class Outcome:
+    """What became of a cell: its runs, and why there are not more."""
+
+    runs: list[Trained] = field(default_factory=list)
+    reason: str | None = None
+
+
+# A sample with fewer expected differences from the mode than this is the mode, but for once in a hundred samples.
+SATURATED = 0.01
+
+
+Lines = Generator[str, None, Outcome]
+"""Yields a line of progress per run, returns the outcome."""
+
+
+def outcome_of(cell: Cell, budget: Budget, *, accept_unfinished: bool = False) -> Lines:
+    """Reuse or run every seed of a cell.
+
+    A failure (data that is not there, a diverged run) ends this cell, not the table. With
+    `accept_unfinished` a run that is there is taken as far as it has come.
+    """
+    outcome = Outcome()
+    for index in range(budget.seeds):
+        experiment = cell.experiment(budget, index)
+        name = experiment.data.name
+        needed = min(experiment.training.epochs, budget.stop_after or experiment.training.epochs)
+        found = _find(cell, experiment, budget, 1 if accept_unfinished else needed)
+        if found is not None:
+            folder, rows = found
+            yield f"{folder}: reused, {rows[-1]['epoch']} of {experiment.training.epochs} epochs"
+        elif name in budget.unavailable:
+            outcome.reason = budget.unavailable[name]
+            return outcome
+        elif not budget.train:
+            if not outcome.runs:
+                outcome.reason = "no run is there"
+            yield f"{cell.folder(experiment, budget)}: not there, left out"
+            continue
+        else:
+            folder = cell.folder(experiment, budget)
+            yield f"{folder}: training to epoch {needed} of {experiment.training.epochs}"
+            try:
+                rows = _train(experiment, folder, budget)
+            except RunStopped:
+                raise
+            except BayesbinnError as error:
+                outcome.reason = " ".join(str(error).split())
+                if isinstance(error, InvalidFile) and not (folder / "config.toml").exists():
+                    with suppress(OSError):
+                        folder.rmdir()  # nothing was started: the data could not be loaded
+                    budget.unavailable[name] = outcome.reason
+                yield f"{folder}: not run: {outcome.reason}"
+                return outcome
+        kept = [row for row in rows if budget.stop_after is None or row["epoch"] <= budget.stop_after]
+        outcome.runs.append(Trained(experiment.training.seed, folder, experiment.training.epochs, kept))
+    return outcome
+
+
+def train_ahead(cells: Iterable[Cell], budget: Budget, *, accept_unfinished: bool = False) -> Iterator[str]:
+    """With several workers, run what `outcome_of` would miss; it then finds the runs, or tells why one failed."""
+    scheduler, workers = budget.scheduler, budget.workers
+    if (workers == 1 and scheduler is None) or not budget.train:
+        return
+    threads = 1 if scheduler else max(1, cores() // workers)
+    jobs = {}
+    for cell in cells:
+        for index in range(budget.seeds):
+            experiment = cell.experiment(budget, index)
+            needed = min(experiment.training.epochs, budget.stop_after or experiment.training.epochs)
+            folder = cell.folder(experiment, budget)
+            if _find(cell, experiment, budget, 1 if accept_unfinished else needed) is None:
+                jobs[folder] = job_of(str(folder), experiment, folder, threads, budget.data_dir, budget.stop_after)
+    if not jobs:
+        return
+    where = f"on {scheduler}" if scheduler else f"{workers} at once, {threads} threads each"
+    yield f"training {len(jobs)} runs, {where}"
+    try:
+        with _stopping() as should_stop, open_executor(workers, threads, scheduler) as (executor, slots):
+            most = slots if workers > 1 else None
+            for ended in run_all(executor, jobs.values(), slots=most, should_stop=should_stop):
+                yield f"{ended.name}: {ended.state}{f': {ended.reason}' if ended.reason else ''}"
+    except Interrupted as stopped:
+        raise RunStopped(str(stopped)) from None
+    finally:
+        for folder in jobs:
+            _clear_unstarted(folder)
+
+
+def _clear_unstarted(folder: Path) -> None:
+    """A run that could not start, for want of data say, leaves nothing."""
+    if folder.is_dir() and not (folder / "config.toml").exists():
+        with suppress(OSError):
+            for name in (LOG, ERROR):
+                (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
+
+
+def _find(cell: Cell, experiment: Experiment, budget: Budget, needed: int) -> tuple[Path, list[dict[str, Any]]] | None:
+    """A run of the same experiment with at least `needed` epochs, also where `bayesbinn train` puts it by default
+    or `make evidence` keeps its record."""
+    default = budget.runs / f"{cell.preset}-{cell.method}-{experiment.training.seed}"
+    recorded = records.find(budget.runs, experiment)
+    for folder in (cell.folder(experiment, budget), default, recorded):
+        if folder is None or not (folder / "config.toml").is_file():
+            continue
+        existing, rows = load_run(folder)
+        # A reworded title is no other experiment.
+        same = existing.model_copy(update={"title": experiment.title}) == experiment
+        if same and rows and rows[-1]["epoch"] >= needed:
+            return folder, rows
+    return None
+
+
+def _train(experiment: Experiment, folder: Path, budget: Budget) -> list[dict[str, Any]]:
+    with sole_writer(folder) as may_write:
+        run = Run.open(experiment, folder, budget.data_dir)
+        run.may_write = may_write
+        with _stopping() as should_stop:
+            run.train(stop_after=budget.stop_after, should_stop=should_stop)
+    return run.rows
+
+
+def _stopping() -> AbstractContextManager[Callable[[], bool]]:
+    """Ctrl-C stops between two batches, where signals can be caught: in the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        return stoppable()
+    return nullcontext(lambda: False)
+
+
+def duration(seconds: float) -> str:
+    """A wall time for people.
+
+    >>> duration(42), duration(750), duration(9000), duration(200_000)
+    ('42 s', '12.5 min', '2.5 h', '2.3 d')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    for limit, unit, name in ((5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds / 86_400:.1f} d"

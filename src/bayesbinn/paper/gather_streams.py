@@ -1,0 +1,271 @@
+"""The continual runs behind a figure: finished ones are reused, unfinished ones resumed, missing ones run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesbinn.continual import Record
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
+from bayesbinn.experiments.config import Experiment, preset_names
+from bayesbinn.paper import records
+from bayesbinn.paper.drawing import BLACK, BLUE, GREY, ORANGE, SKY
+from bayesbinn.paper.gather import Budget, Cell
+from bayesbinn.paper.published import Value
+from bayesbinn.runs.folder import difference
+from bayesbinn.runs.stream import load_record, open_run
+from bayesbinn.train.data_parallel import sole_writer
+from bayesbinn.train.progress import RunStopped, stoppable
+
+Array = NDArray[np.float64]
+
+POLICIES = {
+    "shared": "the running statistics of the last task for every task, as the authors test; needs to know nothing",
+    "per-task": "the statistics stored when the task had been learned; needs to know which task an input belongs to",
+    "recalibrated": "the statistics of the test batch, 1000 inputs; needs a batch of inputs of one task, but neither "
+    "labels nor the name of the task",
+    "none": "the network has no BatchNorm",
+}
+"""The BatchNorm policies, and what each must know at test time."""
+
+WALL_TIME = (
+    "Wall times are means over seeds, in the training batches and in all tests; a reused run keeps the times of the "
+    "machine that made it."
+)
+
+_NOT_THERE = "not there"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to learn a stream, repeated over seeds."""
+
+    label: str
+    stem: str
+    """Of its folders; the seed follows."""
+    cell: Cell
+
+    def folders(self, experiment: Experiment, budget: Budget) -> list[Path]:
+        """Where a run belongs, then where it may also be: with a budget of its own, under the plain name."""
+        width = [] if budget.width is None else [f"width{budget.width:g}"]
+        plain = "-".join([self.stem, *width, str(experiment.training.seed)])
+        names = [plain] if budget.epochs is None else [f"{plain}-e{budget.epochs}", plain]
+        return [budget.runs / name for name in names]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A run that has learned all of its tasks."""
+
+    seed: int
+    folder: Path
+    experiment: Experiment
+    record: Record
+
+    @property
+    def epochs(self) -> int:
+        """Per task."""
+        return self.experiment.training.epochs
+
+    def seconds(self, what: str) -> float:
+        """Wall time of ``"train"`` or ``"evaluation"``."""
+        return sum(float(line[f"{what}_seconds"]) for line in self.record.finished)
+
+    def weights(self, key: str) -> list[float | None]:
+        """`entropy` or `saturated` at the start and after each task; None without a distribution."""
+        return [line.get(key) for line in (self.record.start, *self.record.finished)]
+
+
+@dataclass
+class Gathered:
+    """The runs of a variant, and why there are not more."""
+
+    variant: Variant
+    runs: list[Learned] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def reason(self) -> str:
+        """Why there are not more, in words."""
+        if not self.runs and all(each.endswith(f": {_NOT_THERE}") for each in self.missing):
+            return "no run is there"
+        return "; ".join(self.missing)
+
+    def seeds(self) -> str:
+        """For a table: those that are there, then what became of the others."""
+        return ", ".join(str(run.seed) for run in self.runs) + (f" ({self.reason})" if self.missing else "")
+
+    def policies(self) -> list[str]:
+        return self.runs[0].record.policies() if self.runs else []
+
+    def mean_seconds(self, what: str) -> float:
+        return float(np.mean([run.seconds(what) for run in self.runs]))
+
+    def described(self) -> dict[str, Any]:
+        """What all figures keep of a variant beside its numbers."""
+        return {
+            "variant": self.variant.label,
+            "method": self.variant.cell.method,
+            "seeds": [run.seed for run in self.runs],
+            "not run": self.missing,
+            "epochs per task": self.runs[0].epochs if self.runs else None,
+            "samples": samples(self.runs[0]) if self.runs else None,
+            "train seconds": [run.seconds("train") for run in self.runs],
+            "evaluation seconds": [run.seconds("evaluation") for run in self.runs],
+        }
+
+
+def samples(run: Learned) -> int:
+    """Posterior samples behind an accuracy."""
+    assert run.experiment.continual is not None
+    return run.experiment.continual.samples
+
+
+def gather(variant: Variant, budget: Budget) -> Generator[str, None, Gathered]:
+    """Reuse, resume or run every seed of a variant; yields a line for each.
+
+    A failure (a preset or data that is not there, a diverged run) ends this variant, not the figure.
+    """
+    found = Gathered(variant)
+    for index in range(budget.seeds):
+        try:
+            experiment = _wanted(variant, budget, index)
+        except InvalidInput as error:
+            found.missing.append(_line(error))
+            yield f"{variant.label}: left out: {found.missing[-1]}"
+            return found
+        seed, name = experiment.training.seed, experiment.data.name
+        folders = [*variant.folders(experiment, budget), records.find(budget.runs, experiment)]
+        states = [_read(folder, experiment) for folder in folders if folder is not None]
+        state = next((each for each in states if not each.lacks), states[0])
+        if not state.lacks:
+            yield f"{state.folder}: reused, {len(state.record.tasks)} tasks × {experiment.training.epochs} epochs"
+        elif not budget.train:
+            found.missing.append(f"seed {seed}: {state.lacks}")
+            yield f"{state.folder}: {state.lacks}, left out"
+            continue
+        elif name in budget.unavailable:
+            found.missing.append(budget.unavailable[name])
+            return found
+        else:
+            yield f"{state.folder}: training ({state.lacks})"
+            try:
+                state = _train(state, budget)
+            except RunStopped:
+                raise
+            except BayesbinnError as error:
+                found.missing.append(f"seed {seed}: {_line(error)}")
+                if isinstance(error, InvalidFile) and not state.folder.exists():
+                    budget.unavailable[name] = _line(error)  # nothing was started: the data could not be loaded
+                yield f"{state.folder}: not run: {_line(error)}"
+                return found
+        found.runs.append(Learned(seed, state.folder, state.experiment, state.record))
+    return found
+
+
+def _wanted(variant: Variant, budget: Budget, index: int) -> Experiment:
+    if variant.cell.preset not in preset_names():
+        raise InvalidInput(f"there is no preset {variant.cell.preset!r}")
+    return variant.cell.experiment(budget, index)
+
+
+@dataclass(frozen=True)
+class _State:
+    """What is in a folder, and what it lacks, in words: nothing where the run is finished."""
+
+    folder: Path
+    experiment: Experiment
+    record: Record
+    lacks: str
+
+
+def _read(folder: Path, wanted: Experiment) -> _State:
+    nothing = Record([])
+    if not (folder / "config.toml").is_file():
+        return _State(folder, wanted, nothing, _NOT_THERE)
+    try:
+        existing, record = load_record(folder)
+    except BayesbinnError as error:
+        return _State(folder, wanted, nothing, _line(error))
+    if change := difference(_learning(existing), _learning(wanted)):
+        return _State(folder, wanted, nothing, f"another experiment ({change})")
+    count, learned = len(record.tasks), len(record.finished)
+    return _State(folder, existing, record, "" if learned == count else f"in task {learned + 1} of {count}")
+
+
+def _learning(experiment: Experiment) -> Experiment:
+    """What decides how a run ends: neither its title nor how often it is looked at on the way."""
+    training = experiment.training.model_copy(update={"evaluate_every": 1})
+    return experiment.model_copy(update={"title": "", "training": training})
+
+
+def _train(state: _State, budget: Budget) -> _State:
+    with sole_writer(state.folder) as may_write:
+        learner = open_run(state.experiment, state.folder, budget.data_dir)
+        learner.may_write = may_write
+        # Signals can be caught in the main thread only.
+        here = threading.current_thread() is threading.main_thread()
+        with stoppable() if here else nullcontext(lambda: False) as should_stop:
+            learner.train(should_stop=should_stop)
+    return replace(state, record=learner.record, lacks="")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def without_stopping(name: str, budget: Budget) -> Budget:
+    """These figures compare the ends of runs: refuse a budget that stops before."""
+    if budget.stop_after is not None:
+        raise InvalidInput(f"--stop-after {budget.stop_after}: {name} shows finished runs; shorten them by --epochs")
+    return budget
+
+
+# ---- text and drawing -----------------------------------------------------------------------------
+
+
+def text_of(values: Sequence[float | None], digits: int = 2) -> str:
+    """Mean ± population standard deviation of what was measured; empty where nothing was.
+
+    >>> text_of([1.0, 2.0]), text_of([0.5], 3), text_of([None])
+    ('1.50 ± 0.50', '0.500', '')
+    """
+    measured = [value for value in values if value is not None]
+    if not measured:
+        return ""
+    value = Value.of(measured)
+    return f"{value.mean:.{digits}f}" + ("" if value.std is None else f" ± {value.std:.{digits}f}")
+
+
+def numbers_of(values: Sequence[float | None]) -> dict[str, Any] | None:
+    """The same for programs; None where nothing was measured."""
+    measured = [value for value in values if value is not None]
+    return {**asdict(Value.of(measured)), "values": measured} if measured else None
+
+
+LOOKS: tuple[tuple[str, str], ...] = (
+    (BLUE, "-"),
+    (ORANGE, "--"),
+    (BLACK, "-."),
+    (GREY, ":"),
+    (SKY, "-"),
+    ("#009E73", "--"),
+    ("#CC79A7", "-."),
+)
+"""Colour and line of each variant, in their order."""
+
+
+def draw_mean(axis: Any, x: Array, values: Array, look: tuple[str, str], **options: Any) -> None:
+    """The mean over seeds, [seeds, points], with a band of ± 1 standard deviation where there are several."""
+    colour, style = look
+    mean, spread = values.mean(0), values.std(0)
+    if len(values) > 1:
+        axis.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+    axis.plot(x, mean, style, color=colour, **options)

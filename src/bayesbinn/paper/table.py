@@ -1,0 +1,212 @@
+"""A table filled in: our runs beside the paper's numbers, as Markdown, JSON and a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesbinn.paper import records
+from bayesbinn.paper.drawing import (
+    BLACK,
+    GREY,
+    machine,
+    machine_rows,
+    markdown_table,
+    new_figure,
+    save_figure,
+    save_text,
+    written,
+)
+from bayesbinn.paper.gather import Budget, Cell, Outcome, duration, outcome_of, train_ahead
+from bayesbinn.paper.published import EPOCHS, SEEDS, Value
+from bayesbinn.paper.tables import Line, Table
+
+WALL_TIME = (
+    "Wall times are sums over seeds, of training and evaluation without the writing of checkpoints; a reused run keeps "
+    "the times of the machine that made it."
+)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A line of the table with our values by column."""
+
+    line: Line
+    outcome: Outcome
+    ours: dict[str, list[float]]
+    """A value per seed; empty where the runs have none."""
+
+
+def reproduce_table(name: str, table: Table, budget: Budget, out: Path) -> Iterator[str]:
+    """Fill in a table and write it; yields a line per run and one per cell that could not be run."""
+    yield from train_ahead([line.cell for line in table.lines], budget)
+    outcomes: dict[str, Outcome] = {}
+    filled = []
+    for line in table.lines:
+        key = _key(line.cell)
+        if key not in outcomes:
+            outcomes[key] = yield from outcome_of(line.cell, budget)
+        outcome = outcomes[key]
+        if outcome.reason and not outcome.runs:
+            yield f"{', '.join(line.labels)}: not run: {outcome.reason}"
+        filled.append(Filled(line, outcome, _values(line, outcome, table)))
+    paths = save_text(out, name, to_markdown(table, filled), to_numbers(name, table, filled, budget))
+    paths += draw(name, table, filled, out)
+    yield written(paths)
+
+
+def _key(cell: Cell) -> str:
+    return repr((cell.preset, cell.method, sorted(cell.changes.items())))
+
+
+def _values(line: Line, outcome: Outcome, table: Table) -> dict[str, list[float]]:
+    found = {}
+    for column in table.columns:
+        values = [line.read(run, column, table.select) for run in outcome.runs]
+        found[column] = [value for value in values if value is not None]
+    return found
+
+
+# ---- Markdown and JSON ----------------------------------------------------------------------------
+
+
+def to_markdown(table: Table, filled: list[Filled]) -> str:
+    """The table, with budget, wall time and machine in it, and its notes below."""
+    head = [*table.heads]
+    for column in table.columns:
+        head += [f"{column.capitalize()}, ours", "paper"]
+    head += [*(["Saturated"] if table.saturation else []), "Epochs", "Seeds", "Wall time"]
+    rows = [_row(table, each) for each in filled]
+    rows += machine_rows(len(head))
+    paper = f"The paper's numbers are means over {SEEDS} seeds"
+    paper += f" of {EPOCHS} epochs." if table.select == "best" else ", but for LR-net's."
+    notes = "\n".join(f"- {note}" for note in (*table.notes, paper, WALL_TIME))
+    return f"# {table.title}\n\n{markdown_table(head, rows)}\n\n{notes}\n"
+
+
+def _row(table: Table, each: Filled) -> list[str]:
+    cells = [*each.line.labels]
+    reason = each.outcome.reason
+    for index, column in enumerate(table.columns):
+        values, paper = each.ours[column], each.line.paper[column]
+        if values:
+            ours = str(Value.of(values))
+        elif each.outcome.runs:
+            ours = "not measured"
+        else:
+            ours = f"not run: {reason}" if index == 0 else ""
+        cells += [ours, "not given" if paper is None else str(paper)]
+    runs = each.outcome.runs
+    if table.saturation:
+        cells.append(_saturated(each))
+    if not runs:
+        return [*cells, "", "", ""]
+    seeds = ", ".join(str(run.seed) for run in runs) + (f" (then: {reason})" if reason else "")
+    return [*cells, _epochs(each), seeds, duration(sum(run.seconds for run in runs))]
+
+
+def _saturated(each: Filled) -> str:
+    shares = [facts["saturated"] for run in each.outcome.runs if (facts := records.facts_of(run.folder))]
+    return f"{100 * sum(shares) / len(shares):.1f} %" if shares else ""
+
+
+def _epochs(each: Filled) -> str:
+    run = each.outcome.runs[0]
+    reached = min(other.last()["epoch"] for other in each.outcome.runs)
+    return str(run.epochs) if reached == run.epochs else f"{reached} of {run.epochs}"
+
+
+def to_numbers(name: str, table: Table, filled: list[Filled], budget: Budget) -> dict[str, Any]:
+    """Everything behind the table, for programs."""
+    rows = []
+    for each in filled:
+        runs = each.outcome.runs
+        row: dict[str, Any] = dict(zip(table.heads, each.line.labels, strict=True))
+        for column in table.columns:
+            values, paper = each.ours[column], each.line.paper[column]
+            row[column] = {
+                "ours": {**asdict(Value.of(values)), "values": values} if values else None,
+                "paper": None if paper is None else asdict(paper),
+            }
+        row["seeds"] = [run.seed for run in runs]
+        row["epochs"] = runs[0].epochs if runs else None
+        row["selected epochs"] = [(run.best() if table.select == "best" else run.last())["epoch"] for run in runs]
+        row["last epochs"] = [run.last()["epoch"] for run in runs]
+        row["seconds"] = sum(run.seconds for run in runs)
+        row["not run"] = each.outcome.reason
+        row["runs"] = [_origin(run.folder) for run in runs]
+        rows.append(row)
+    return {
+        "name": name,
+        "title": table.title,
+        "width": budget.width or 1.0,
+        "stopped after": budget.stop_after,
+        "machine": machine(),
+        "rows": rows,
+    }
+
+
+def _origin(folder: Path) -> dict[str, Any]:
+    """Where a value comes from, as far as it is recorded."""
+    origin = records.provenance(folder)
+    return {"run": folder.name, **({} if origin is None else asdict(origin))}
+
+
+# ---- chart ----------------------------------------------------------------------------------------
+
+
+def draw(name: str, table: Table, filled: list[Filled], out: Path) -> list[Path]:
+    """Test accuracy, ours beside the paper's: one panel for each data set, or one for a grid."""
+    grouped = len(table.heads) > 1
+    panels: dict[str, list[Filled]] = {}
+    for each in filled:
+        panels.setdefault(each.line.labels[0] if grouped else "MNIST", []).append(each)
+    tallest = max(map(len, panels.values()))
+    size = (0.9 + 2.1 * max(len(panels), 1.6), 0.9 + 0.27 * tallest)
+    with new_figure(1, len(panels), size=size) as (figure, axes):
+        for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
+            _panel(axis, lines)
+            axis.set_title(title)
+            axis.set_xlabel("test accuracy (%)")
+        axes[0, 0].set_ylabel(table.heads[-1])
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=2)
+        return save_figure(figure, out, name)
+
+
+def _panel(axis: Any, lines: list[Filled]) -> None:
+    places = range(len(lines))
+    axis.set_yticks(places, [_tick(each) for each in lines])
+    axis.set_ylim(len(lines) - 0.4, -0.6)
+    axis.grid(axis="x", linewidth=0.4, color="#dddddd")
+    axis.set_axisbelow(True)
+    paper = [(place, each.line.paper["test"]) for place, each in zip(places, lines, strict=True)]
+    ours = [
+        (place, Value.of(each.ours["test"])) for place, each in zip(places, lines, strict=True) if each.ours["test"]
+    ]
+    _points(axis, [(p - 0.15, v) for p, v in paper if v is not None], "paper", "o", GREY, "white")
+    _points(axis, [(p + 0.15, v) for p, v in ours], "ours", "D", BLACK, BLACK)
+
+
+def _tick(each: Filled) -> str:
+    label = each.line.labels[-1]
+    if each.ours["test"]:
+        return label
+    return f"{label}\n({'not measured' if each.outcome.runs else 'not run'})"
+
+
+def _points(axis: Any, points: list[tuple[float, Value]], label: str, marker: str, line: str, face: str) -> None:
+    axis.errorbar(
+        [value.mean for _, value in points],
+        [place for place, _ in points],
+        xerr=[value.std or 0.0 for _, value in points],
+        fmt=marker,
+        color=line,
+        markerfacecolor=face,
+        markersize=4,
+        elinewidth=0.9,
+        capsize=2,
+        label=label,
+    )

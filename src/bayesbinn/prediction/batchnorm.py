@@ -1,0 +1,195 @@
+"""BatchNorm statistics measured again, for the mode and for every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bayesbinn.binary import canonical_name
+from bayesbinn.errors import InvalidInput
+from bayesbinn.posterior import BernoulliPosterior, Weights
+from bayesbinn.prediction.functional import PureNetwork, evaluating
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BatchNormStatistics:
+    """Running means and variances for the mode (`samples` = 0) or for every one of `samples` posterior samples.
+
+    Made by `recalibrate`, used by ``predict(..., statistics=...)``.
+    """
+
+    samples: int
+    seed: int
+    tensors: Mapping[str, Tensor]
+    """[samples, channels] by buffer name, such as ``"1.running_mean"``; the mode counts as one sample."""
+    fingerprint: int | None
+    """Of the posterior's λ; None: the model's weights as they were."""
+
+    def __repr__(self) -> str:
+        layers = sum(name.endswith("running_mean") for name in self.tensors)
+        source = f"{self.samples} samples of seed {self.seed}" if self.samples else "the mode"
+        return f"BatchNormStatistics({layers} layers, {source})"
+
+    def buffers(self, index: int) -> Weights:
+        """The buffers of one sample."""
+        return {name: value[index] for name, value in self.tensors.items()}
+
+    def check(self, model: nn.Module, posterior: BernoulliPosterior | None, samples: int, seed: int) -> None:
+        """Refuse to be used with other weights than those the statistics were taken with."""
+        if (samples == 0) != (self.samples == 0) or samples > self.samples:
+            have = f"{self.samples} samples" if self.samples else "the mode"
+            want = f"{samples} samples" if samples else "the mode"
+            raise InvalidInput(f"the statistics are of {have}, the prediction is by {want}; recalibrate for that")
+        if samples and seed != self.seed:
+            raise InvalidInput(f"the statistics are of seed {self.seed}, the prediction of seed {seed}; use one seed")
+        if self.fingerprint != _fingerprint(posterior):
+            raise InvalidInput("the statistics are of another posterior; recalibrate with the one used here")
+        own = {canonical_name(name): buffer for name, buffer in model.named_buffers()}
+        for name, value in self.tensors.items():
+            if name not in own or own[name].shape != value.shape[1:]:
+                found = tuple(own[name].shape) if name in own else "nothing"
+                raise InvalidInput(
+                    f"the statistics are of another model: {name!r} has shape {tuple(value.shape[1:])}, here {found}"
+                )
+
+
+def recalibrate(
+    model: nn.Module,
+    posterior: BernoulliPosterior | None,
+    batches: Iterable[Any],
+    samples: int = 0,
+    *,
+    seed: int = 0,
+) -> BatchNormStatistics:
+    """Re-estimate BatchNorm's running statistics for the weights that predict.
+
+    Training gathers them from relaxed samples that change all the time. Here BatchNorm runs in
+    training mode and everything else (dropout) in eval mode, with fixed weights; mean and variance
+    are the plain averages over the given batches, each batch counting once.
+
+    The mode's statistics do not fit the samples of a spread posterior: for a network on digits with
+    a median |λ| of 0.2, the mean over samples had 10 % accuracy with them and 97 % with its own.
+    `calibrate` comes after this.
+
+    Args:
+        model: any model with BatchNorm.
+        posterior: as in `predict`; None: the model's weights as they are.
+        batches: inputs, or tuples whose first element is the inputs, such as a `DataLoader`
+            yields. Iterated once. Every batch needs two examples or more.
+        samples: 0: for the mode; the model's buffers are overwritten, too. C: for each of the
+            first C samples of `seed`; the model stays as it is.
+        seed: of the samples; `predict` needs the same.
+
+    >>> model = nn.Sequential(nn.Linear(2, 1, bias=False), nn.BatchNorm1d(1, affine=False))
+    >>> posterior = BernoulliPosterior({"0.weight": torch.tensor([[3.0, 3.0]])})
+    >>> recalibrate(model, posterior, [torch.tensor([[1.0, 1.0], [3.0, 3.0]])])
+    BatchNormStatistics(1 layers, the mode)
+    >>> model[1].running_mean, model[1].running_var
+    (tensor([4.]), tensor([8.]))
+    """
+    if samples < 0:
+        raise InvalidInput(f"samples={samples}: it must be 0 (the mode) or more")
+    if posterior is None and samples:
+        raise InvalidInput(f"samples={samples} without a posterior: pass one, or samples=0 for the weights as they are")
+    network = PureNetwork(model)
+    layers = _layers_with_statistics(network.model)
+    if posterior is not None:
+        posterior.targets(network.model)
+
+    states = [_empty_statistics(layers) for _ in range(max(samples, 1))]
+    weights = [_compact(_weights(posterior, samples, seed, index)) for index in range(len(states))]
+    count = 0
+    with evaluating(model), _averaging(layers.values()):
+        for batch in batches:
+            x = batch[0] if isinstance(batch, (tuple, list)) else batch
+            count += 1
+            for state, drawn in zip(states, weights, strict=True):
+                _accumulate(network, {**drawn, **state}, x, count)
+    if count == 0:
+        raise InvalidInput("recalibrate got no batches; pass at least one batch of training inputs")
+
+    tensors = {
+        name: torch.stack([state[name] for state in states])
+        for name in states[0]
+        if not name.endswith("num_batches_tracked")
+    }
+    if samples == 0:
+        own = {canonical_name(name): buffer for name, buffer in network.model.named_buffers()}
+        for name, value in states[0].items():
+            own[name].copy_(value)
+    return BatchNormStatistics(samples, seed, MappingProxyType(tensors), _fingerprint(posterior))
+
+
+def _layers_with_statistics(model: nn.Module) -> dict[str, _BatchNorm]:
+    layers = {
+        canonical_name(f"{name}." if name else ""): module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.running_mean is not None
+    }
+    if not layers:
+        raise InvalidInput(
+            f"{type(model).__name__} has no BatchNorm layer with running statistics; there is nothing to recalibrate"
+        )
+    return layers
+
+
+def _empty_statistics(layers: Mapping[str, _BatchNorm]) -> Weights:
+    state = {}
+    for prefix, layer in layers.items():
+        for name, buffer in layer.named_buffers(recurse=False):
+            if name in _STATISTICS:
+                state[prefix + name] = torch.zeros_like(buffer)
+    return state
+
+
+def _weights(posterior: BernoulliPosterior | None, samples: int, seed: int, index: int) -> Weights:
+    if posterior is None:
+        return {}
+    return posterior.draw(seed, index) if samples else posterior.mode()
+
+
+def _compact(weights: Weights) -> Weights:
+    """±1 in one byte each: every sample's weights stay in memory while the batches pass once."""
+    return {name: value.to(torch.int8) for name, value in weights.items()}
+
+
+class _averaging:
+    """BatchNorm in training mode with momentum None, torch's word for the plain average."""
+
+    def __init__(self, layers: Iterable[_BatchNorm]) -> None:
+        self._layers = list(layers)
+
+    def __enter__(self) -> None:
+        self._momenta = [layer.momentum for layer in self._layers]
+        for layer in self._layers:
+            layer.training, layer.momentum = True, None
+
+    def __exit__(self, *_: object) -> None:
+        for layer, momentum in zip(self._layers, self._momenta, strict=True):
+            layer.momentum = momentum
+
+
+def _accumulate(network: PureNetwork, tensors: Weights, x: Tensor, count: int) -> None:
+    try:
+        network(tensors, x)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise InvalidInput(
+            f"batch {count} has one example, which has no variance; drop it (DataLoader(drop_last=True))"
+        ) from error
+
+
+def _fingerprint(posterior: BernoulliPosterior | None) -> int | None:
+    """A sum over the bits of λ, in integers so that it does not depend on the order of summation."""
+    if posterior is None:
+        return None
+    return sum(int(value.view(torch.int32).sum(dtype=torch.int64)) for value in posterior.natural.values())

@@ -1,0 +1,170 @@
+"""What may need fitting after training: BatchNorm statistics for the weights in use, and the
+scale and shifts of the logits."""
+
+from __future__ import annotations
+
+import warnings
+from typing import overload
+
+import torch
+from torch import Tensor, nn
+
+from bayesbinn.errors import CalibrationWarning, InvalidInput
+from bayesbinn.posterior import BernoulliPosterior, LogitScale
+from bayesbinn.prediction.batchnorm import BatchNormStatistics
+from bayesbinn.prediction.functional import evaluating, sample_outputs
+from bayesbinn.prediction.logit_fit import FEWEST_ROWS, LogitFit, fit_logits
+from bayesbinn.prediction.predicting import class_logits
+
+# ---- BatchNorm -----------------------------------------------------------------------------------
+
+
+# ---- scale and shifts of the logits ----------------------------------------------------------------
+
+
+@overload
+def calibrate(
+    model: nn.Module,
+    posterior: BernoulliPosterior,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    samples: int = ...,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    statistics: BatchNormStatistics | None = ...,
+) -> BernoulliPosterior: ...
+
+
+@overload
+def calibrate(
+    model: nn.Module,
+    posterior: None,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    samples: int = ...,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    statistics: BatchNormStatistics | None = ...,
+) -> LogitScale: ...
+
+
+@overload
+def calibrate(
+    model: nn.Module,
+    posterior: BernoulliPosterior | None,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    samples: int = ...,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    statistics: BatchNormStatistics | None = ...,
+) -> BernoulliPosterior | LogitScale: ...
+
+
+def calibrate(
+    model: nn.Module,
+    posterior: BernoulliPosterior | None,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    samples: int = 10,
+    seed: int = 0,
+    batch_size: int | None = None,
+    statistics: BatchNormStatistics | None = None,
+) -> BernoulliPosterior | LogitScale:
+    """The same posterior with calibrated probabilities, by the mode and by the mean; without one, a `LogitScale`.
+
+    The paper's networks end in BatchNorm without gain and bias: their logits have zero mean and unit
+    variance whatever they learned. Raw probabilities are underconfident and cannot express that one
+    class is more frequent than another. `predict` then uses softmax(factor·(logits + shift)): a factor, and a shift
+    for each class where there are enough rows to tell that shifts help. A shift may change which class is
+    likeliest: with classes of 95 % and 5 % and inputs that say nothing, every prediction becomes 95 % : 5 %.
+
+    Few rows never lead to extreme probabilities: factor and shifts have priors, and cross-validation decides
+    on the shifts (see `bayesbinn.prediction.logit_fit`). A class with fewer than 2 rows gets no shift. Under 20 rows,
+    or with rows of one class alone, a `CalibrationWarning` says so.
+
+    Args:
+        model: a classifier, as in `predict`.
+        posterior: its present calibration plays no part. None: the model's weights as they are, such as
+            those of a full-precision network; pass the result as ``predict(..., calibration=...)``.
+        inputs: validation inputs, not used in training.
+        targets: their classes, integers.
+        samples: posterior samples behind the mean; 0 leaves the mean's calibration as it is.
+        seed: of the samples.
+        batch_size: inputs per forward pass; None: all at once. The logits of all samples,
+            [samples, inputs, classes], are kept in memory.
+        statistics: BatchNorm statistics per sample, if `predict` will use them.
+
+    >>> model = nn.Linear(1, 2, bias=False)
+    >>> posterior = BernoulliPosterior({"weight": torch.tensor([[-9.0], [9.0]])})
+    >>> x, y = torch.ones(400, 1), (torch.arange(400) % 4 > 0).long()
+    >>> calibrated = calibrate(model, posterior, x, y)
+    >>> from bayesbinn.prediction import predict
+    >>> [round(p, 2) for p in predict(model, calibrated, x[:1]).probabilities[0].tolist()]
+    [0.25, 0.75]
+    """
+    _check_targets(inputs, targets)
+    if len(targets) < FEWEST_ROWS:
+        warnings.warn(
+            f"{len(targets)} validation rows are too few to calibrate: the scale is a cautious guess from the "
+            f"accuracy, and classes get no shift; use {FEWEST_ROWS} rows or more",
+            CalibrationWarning,
+            stacklevel=2,
+        )
+    elif int(targets.min()) == int(targets.max()):
+        warnings.warn(
+            f"all {len(targets)} validation rows are of class {int(targets[0])}: they say nothing about the other "
+            "classes, so that classes get no shift; use rows of every class",
+            CalibrationWarning,
+            stacklevel=2,
+        )
+    mode = _fitted(_all_outputs(model, posterior, inputs, 0, seed, batch_size, None), targets)
+    if posterior is None:
+        return LogitScale(mode=mode.scale, mode_shift=mode.shift)
+    before = posterior.logit_scale
+    mean = LogitFit(before.mean, before.mean_shift)
+    if samples:
+        mean = _fitted(_all_outputs(model, posterior, inputs, samples, seed, batch_size, statistics), targets)
+    return posterior.with_logit_scale(LogitScale(mode.scale, mean.scale, mode.shift, mean.shift))
+
+
+def _check_targets(inputs: Tensor, targets: Tensor) -> None:
+    if targets.ndim != 1 or targets.is_floating_point() or len(targets) != len(inputs):
+        raise InvalidInput(
+            f"targets are {targets.dtype} of shape {tuple(targets.shape)} for {len(inputs)} inputs; "
+            "one integer class per input is needed"
+        )
+
+
+def _all_outputs(
+    model: nn.Module,
+    posterior: BernoulliPosterior | None,
+    inputs: Tensor,
+    samples: int,
+    seed: int,
+    batch_size: int | None,
+    statistics: BatchNormStatistics | None,
+) -> Tensor:
+    """Two or more logits per input: [samples, inputs, classes]."""
+    groups: list[list[Tensor]] = []
+    with evaluating(model):
+        for rows, outputs in sample_outputs(
+            model, posterior, inputs, samples, seed=seed, batch_size=batch_size, statistics=statistics
+        ):
+            if rows.start == 0:
+                groups.append([])
+            groups[-1].append(class_logits(outputs))
+    return torch.cat([torch.cat(group, dim=1) for group in groups])
+
+
+def _fitted(logits: Tensor, targets: Tensor) -> LogitFit:
+    low, high, classes = int(targets.min()), int(targets.max()), logits.shape[-1]
+    if low < 0 or high >= classes:
+        raise InvalidInput(f"targets lie between {low} and {high}; the model has classes 0 to {classes - 1}")
+    if not bool(torch.isfinite(logits).all()):
+        raise InvalidInput("the model's logits are not finite on the validation inputs; look for NaN in the inputs")
+    return fit_logits(logits, targets)

@@ -1,0 +1,272 @@
+"""Prediction by the posterior's mode or by the mean over samples, with the uncertainty split into its parts.
+
+A model is called as a pure function of its weights (`PureNetwork`): nothing in it is written to.
+Sample `i` of a seed is always ``posterior.draw(seed, i)``, so that neither the size of the
+batches nor the way the samples are grouped changes what is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bayesbinn.errors import InvalidInput
+from bayesbinn.posterior import BernoulliPosterior, LogitScale
+from bayesbinn.prediction.functional import evaluating, sample_outputs
+
+if TYPE_CHECKING:
+    from bayesbinn.prediction.batchnorm import BatchNormStatistics
+
+Task = Literal["classification", "regression"]
+
+
+_FIELDS = {
+    "classification": ("probabilities", "entropy", "aleatoric", "mutual_information"),
+    "regression": ("mean", "std"),
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prediction:
+    """What `predict` returns: for classification `probabilities`, `classes` and the entropies, for regression
+    `mean` and `std`. Asking one task for the other's result is an error."""
+
+    task: Task
+    samples: int
+    """How many posterior samples are behind it; 0 is the mode."""
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def probabilities(self) -> Tensor:
+        """[batch, classes]: the mean of the samples' probabilities."""
+        return self._get("probabilities")
+
+    @property
+    def classes(self) -> Tensor:
+        """[batch]: the likeliest class."""
+        return self.probabilities.argmax(dim=-1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """[batch]: entropy of `probabilities` in nats, the total uncertainty: aleatoric + mutual information."""
+        return self._get("entropy")
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """[batch]: the samples' mean entropy in nats: what stays uncertain once the weights are known."""
+        return self._get("aleatoric")
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """[batch]: how much the samples disagree, in nats: what knowing the weights would tell. 0 at the mode."""
+        return self._get("mutual_information")
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the samples' outputs, in the shape of the model's output."""
+        return self._get("mean")
+
+    @property
+    def std(self) -> Tensor:
+        """The samples' unbiased standard deviation: 0 at the mode, NaN for a single sample."""
+        return self._get("std")
+
+    def _get(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            allowed = ", ".join(_FIELDS[self.task])
+            raise InvalidInput(f"a {self.task} prediction has no {name!r}, only {allowed}; see predict(task=...)")
+        return self.tensors[name]
+
+    def __len__(self) -> int:
+        return len(self.tensors[_FIELDS[self.task][0]])
+
+    def __repr__(self) -> str:
+        source = f"mean of {self.samples} samples" if self.samples else "mode"
+        return f"Prediction({self.task} of {len(self)} inputs, {source})"
+
+
+def predict(
+    model: nn.Module,
+    posterior: BernoulliPosterior | None,
+    x: Tensor,
+    samples: int = 0,
+    *,
+    task: Task = "classification",
+    seed: int = 0,
+    batch_size: int | None = None,
+    statistics: BatchNormStatistics | None = None,
+    memory_budget: int | None = None,
+    calibration: LogitScale | None = None,
+) -> Prediction:
+    """Predict by the posterior's mode (``samples=0``) or by the mean over `samples` draws from it.
+
+    The probabilities of one network are softmax(factor·(logits + shift)), with the factor and the shifts
+    that `calibrate` fitted. The shifts express how frequent the classes are, so they may change which
+    class is likeliest. Probabilities are averaged, never logits. The model runs in eval mode, and neither its
+    weights, buffers, gradients and training flags nor torch's random state change.
+
+    Args:
+        model: returns logits [batch, classes]; one logit, [batch] or [batch, 1], is that of class
+            1 of two. For regression any shape [batch, ...].
+        posterior: what the binary weights are drawn from; None: the model's weights as they are.
+        x: the inputs, along the first axis.
+        samples: how many samples to average over.
+        task: "classification" or "regression".
+        seed: of the samples. The same seed draws the same networks.
+        batch_size: inputs per forward pass; None: all at once.
+        statistics: BatchNorm statistics per sample, from ``recalibrate(..., samples, seed=seed)``.
+        memory_budget: bytes that the samples of one vectorised pass may take (an estimate). By
+            default 16 MiB on a CPU, where more is not faster, and 1 GiB elsewhere. If not even two
+            samples fit, or `torch.func.vmap` cannot run the model, samples run one by one.
+        calibration: factor and shifts of the logits; None: those of the posterior, or none without one.
+            For a model without a posterior: what ``calibrate(model, None, ...)`` returned.
+
+    >>> model = nn.Linear(2, 3, bias=False)
+    >>> posterior = BernoulliPosterior({"weight": torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 0.0]])})
+    >>> prediction = predict(model, posterior, torch.tensor([[5.0, 0.0], [0.0, 1.0]]), samples=100)
+    >>> prediction
+    Prediction(classification of 2 inputs, mean of 100 samples)
+    >>> prediction.classes[0].item()
+    0
+    >>> parts = prediction.aleatoric + prediction.mutual_information
+    >>> torch.allclose(parts, prediction.entropy)
+    True
+    """
+    if task not in _FIELDS:
+        raise InvalidInput(f"task={task!r}: it must be 'classification' or 'regression'")
+    if posterior is not None:
+        posterior.warn_if_saturated(samples)
+    scale = calibration_of(posterior, calibration).of(samples)
+    moments, dtype = _Moments(x), torch.float32
+    with evaluating(model):
+        for rows, outputs in sample_outputs(
+            model,
+            posterior,
+            x,
+            samples,
+            seed=seed,
+            batch_size=batch_size,
+            statistics=statistics,
+            memory_budget=memory_budget,
+        ):
+            dtype = torch.float64 if outputs.dtype is torch.float64 else torch.float32
+            moments.add(rows, _wide(outputs) if task == "regression" else _probabilities_and_entropy(outputs, *scale))
+    tensors = (_regression if task == "regression" else _classification)(moments, samples)
+    _check_defined(x, tensors[_FIELDS[task][0]])
+    return Prediction(task, samples, MappingProxyType({name: value.to(dtype) for name, value in tensors.items()}))
+
+
+def _check_defined(x: Tensor, predicted: Tensor) -> None:
+    """Refuse NaN, whose likeliest class would be called 0."""
+    lost = ~torch.isfinite(predicted if predicted.dim() == 1 else predicted.flatten(1).sum(1))
+    if bool(lost.any()):
+        row = int(lost.nonzero()[0])
+        whole = not x.is_floating_point() or bool(torch.isfinite(x[row]).all())
+        reason = "the network's output is not finite" if whole else "the input has a NaN or infinite value"
+        raise InvalidInput(f"input {row} has no prediction ({int(lost.sum())} such inputs): {reason}; correct it")
+
+
+# ---- a model as a function ---------------------------------------------------------------------
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+
+# ---- averages ------------------------------------------------------------------------------------
+
+
+class _Moments:
+    """Mean and sum of squared deviations over samples, merged group by group."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x, self._groups = x, 0
+        self.mean = self.squares = self._count = torch.empty(0)
+
+    def add(self, rows: slice, values: Tensor) -> None:
+        """`values` [samples, rows, ...] are further samples of these rows."""
+        if self._groups == 0:
+            self.mean = values.new_zeros(len(self._x), *values.shape[2:])
+            self.squares = torch.zeros_like(self.mean)
+            self._count = values.new_zeros(len(self._x), *[1] * (values.ndim - 2))
+        self._groups += 1
+        before, new, mean = self._count[rows], len(values), values.mean(dim=0)
+        step = mean - self.mean[rows]
+        self.squares[rows] += (values - mean).square().sum(dim=0) + step.square() * before * new / (before + new)
+        self.mean[rows] += step * new / (before + new)
+        self._count[rows] += new
+
+
+def calibration_of(posterior: BernoulliPosterior | None, given: LogitScale | None) -> LogitScale:
+    """The calibration to use: the given one, the posterior's, or none."""
+    return given or (LogitScale() if posterior is None else posterior.logit_scale)
+
+
+def _probabilities_and_entropy(outputs: Tensor, scale: float, shift: tuple[float, ...]) -> Tensor:
+    """[samples, batch, classes + 1]: what is averaged over samples."""
+    logits = class_logits(outputs)
+    if shift and len(shift) != logits.shape[-1]:
+        raise InvalidInput(
+            f"the calibration has shifts for {len(shift)} classes, the model has {logits.shape[-1]}; "
+            "calibrate this model"
+        )
+    p = torch.softmax(shifted(logits, shift) * scale, dim=-1)
+    return torch.cat([p, entropy(p).unsqueeze(-1)], dim=-1)
+
+
+def _classification(moments: _Moments, samples: int) -> dict[str, Tensor]:
+    probabilities, aleatoric = moments.mean[:, :-1], moments.mean[:, -1]
+    total = entropy(probabilities)
+    # Never below 0 by Jensen's inequality; rounding can miss that by an ulp.
+    information = (total - aleatoric).clamp(min=0) if samples else torch.zeros_like(total)
+    return {
+        "probabilities": probabilities,
+        "entropy": total,
+        "aleatoric": total - information,
+        "mutual_information": information,
+    }
+
+
+def _regression(moments: _Moments, samples: int) -> dict[str, Tensor]:
+    # At the mode the squares are 0; one sample has no unbiased estimate: 0/0.
+    variance = moments.squares / (samples - 1) if samples else moments.squares
+    return {"mean": moments.mean, "std": variance.sqrt()}
+
+
+def class_logits(outputs: Tensor) -> Tensor:
+    """Logits [samples, batch, classes] from a classifier's outputs; one logit is that of class 1 of two.
+
+    >>> class_logits(torch.tensor([[2.0, -1.0]])).tolist()
+    [[[0.0, 2.0], [0.0, -1.0]]]
+    """
+    if outputs.ndim == 2:
+        outputs = outputs.unsqueeze(-1)
+    if outputs.ndim != 3:
+        shape = tuple(outputs.shape[1:])
+        raise InvalidInput(f"the model returned shape {shape}; classification needs [batch, classes] or [batch]")
+    z = _wide(outputs)
+    return torch.cat([torch.zeros_like(z), z], dim=-1) if z.shape[-1] == 1 else z
+
+
+def shifted(logits: Tensor, shift: Sequence[float]) -> Tensor:
+    """logits + shift along the last axis; an empty shift is none."""
+    return logits + torch.tensor(shift, dtype=logits.dtype, device=logits.device) if len(shift) else logits
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """−Σ p·log p over the last axis, in nats.
+
+    >>> round(entropy(torch.tensor([0.5, 0.5, 0.0])).item(), 4)
+    0.6931
+    """
+    terms: Tensor = torch.special.entr(probabilities)
+    return terms.sum(dim=-1)
+
+
+def _wide(outputs: Tensor) -> Tensor:
+    """float64, so that the order of summation does not show; Apple's GPUs have none."""
+    return outputs.to(torch.float32 if outputs.device.type == "mps" else torch.float64)

@@ -1,0 +1,64 @@
+"""The files of a run: its experiment, compared before a run is resumed, and its metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.experiments.config import Experiment, as_begun, load_experiment
+from bayesbinn.files import write_whole
+from bayesbinn.train.rows import read_rows
+
+
+def difference(existing: Experiment, wanted: Experiment) -> str:
+    """The first setting that differs, in words; empty if none does. A tuple equals the list that TOML makes of it."""
+    both = (existing, as_begun(existing, wanted))
+    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in both)
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key):
+            there, here = (f"{each[key]!r}" if key in each else "not set" for each in (old, new))
+            return f"{key} is {there} there, {here} here"
+    return ""
+
+
+def refuse_another(experiment: Experiment, folder: Path) -> Experiment:
+    """Refuse a folder of another experiment; of a free one or of this very one, the experiment as it was begun."""
+    config = folder / "config.toml"
+    if not config.exists():
+        return experiment
+    begun = load_experiment(str(config))
+    if change := difference(begun, experiment):
+        raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
+    return as_begun(begun, experiment)
+
+
+def begin_folder(experiment: Experiment, folder: Path) -> None:
+    """The folder of a run, with its experiment in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
+    config = folder / "config.toml"
+    if not config.exists():
+        write_whole(config, experiment.to_toml().encode())
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def load_config(folder: Path) -> Experiment:
+    """The experiment of a run."""
+    config = folder / "config.toml"
+    if not config.is_file():
+        raise InvalidFile(f"{folder}: there is no run here (no config.toml)")
+    return load_experiment(str(config))
+
+
+def load_run(folder: Path) -> tuple[Experiment, list[dict[str, Any]]]:
+    """The experiment and the metrics of a run, finished or not."""
+    return load_config(folder), read_rows(folder / "metrics.jsonl")

@@ -1,0 +1,167 @@
+"""A trained network as a run's folder has it: to evaluate, to predict with, to pack. The data are not needed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bayesbinn.data import Dataset, Parts
+from bayesbinn.data.card import DataCard, known_card, restore_card
+from bayesbinn.errors import BayesbinnError, InvalidInput
+from bayesbinn.experiments.config import Experiment
+from bayesbinn.posterior import BernoulliPosterior, LogitScale
+from bayesbinn.runs.best_epoch import BestNetwork, best_epoch
+from bayesbinn.runs.build import build_model, make_optimizers
+from bayesbinn.runs.data import card_of, load_data
+from bayesbinn.runs.folder import load_config
+from bayesbinn.runs.stream import stream_for
+from bayesbinn.train import calibration as run_calibration
+from bayesbinn.train import residuals as run_residuals
+from bayesbinn.train.calibration import Which
+from bayesbinn.train.checkpoints import read_checkpoint, resuming
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network with its weights, and what the run knows of its data."""
+
+    folder: Path
+    experiment: Experiment
+    card: DataCard
+    """Of a stream: of the task learned last."""
+    model: nn.Module
+    posterior: BernoulliPosterior | None
+    """Not calibrated; None for full precision."""
+    calibration: LogitScale | None
+    """What the run has stored; None if it has nothing for these weights."""
+    epoch: str
+    """Which epoch's network this is, in words."""
+    tasks_learned: int | None = None
+    """Of a stream."""
+    residuals: run_residuals.Residuals | None = None
+    """Of a regression: how far these weights are off; None if the run has not measured it."""
+
+    def load_data(self, data_dir: Path | None = None) -> Dataset:
+        """The data of the run, of a stream those of the task learned last; refused if they are others."""
+        if self.tasks_learned is None:
+            dataset = load_data(self.experiment, data_dir)
+            self.card.refuse_other(card_of(self.experiment, dataset), self.folder)
+            return dataset
+        dataset = stream_for(self.experiment, data_dir)[self.tasks_learned - 1]
+        self.card.refuse_other(card_of(self.experiment, dataset), self.folder)
+        return dataset
+
+    def parts(self, data_dir: Path | None = None) -> Parts:
+        """Its data as they were divided for training."""
+        return self.load_data(data_dir).split(self.experiment.data.validation, self.experiment.training.seed)
+
+    def find_calibration(self, data_dir: Path | None = None) -> tuple[LogitScale, tuple[str, ...]]:
+        """The calibration to predict with, and what the user should know about it.
+
+        Runs that were interrupted, or are of older versions, have stored none: then the data are needed.
+        """
+        if self.calibration is not None:
+            return self.calibration, ()
+        if self.card.task != "classification" or self.card.validation_rows == 0:
+            return run_calibration.NONE, ()
+        validation = self.parts(data_dir).validation
+        assert validation is not None
+        note = f"{self.folder} has no calibration for these weights: fitted on its data; resuming the run stores it"
+        return run_calibration.fitted(self.model, self.posterior, validation), (note,)
+
+
+def load_network(folder: Path, which: Which = "last", data_dir: Path | None = None) -> Trained:
+    """The network of a run, after its last epoch or after the one with the best validation accuracy.
+
+    Only a run of an older version, which knows nothing of its data, needs them for this.
+    """
+    experiment = load_config(folder)
+    path = folder / "checkpoint.pt"
+    state = read_checkpoint(path)
+    if experiment.continual is not None:
+        return _learned(folder, experiment, state, which, data_dir)
+    with resuming(path):
+        rows: list[dict[str, Any]] = [] if state is None else state["rows"]
+    if state is None or not rows:
+        raise InvalidInput(f"{folder}: no epoch is finished yet; train first")
+    known = known_card(folder, state)
+    if known is not None:
+        with suppress(BayesbinnError, OSError):  # a folder that cannot be written to can still be predicted with
+            restore_card(folder, known)
+    card = known or card_of(experiment, load_data(experiment, data_dir))
+    best = _best(folder, state, rows) if which == "best" else None
+    model, posterior = _restored(path, experiment, card, state)
+    if best is not None:
+        with resuming(path):
+            model.load_state_dict(best.model)
+            posterior = best.posterior
+    number = rows[-1]["epoch"] if best is None else best.epoch
+    epoch, calibration, residuals = f"{which}, {number} of {experiment.training.epochs}", None, None
+    if best is None and state["totals"]["batches"]:
+        epoch += f" and {state['totals']['batches']} batches"
+    else:
+        calibration = run_calibration.stored(folder, which, model, posterior)
+        residuals = run_residuals.stored(folder, which, model, posterior)
+    return Trained(folder, experiment, card, model, posterior, calibration, epoch, residuals=residuals)
+
+
+def _best(folder: Path, state: dict[str, Any], rows: list[dict[str, Any]]) -> BestNetwork:
+    row, found = best_epoch(rows), state.get("best")
+    if row is None:
+        raise InvalidInput(f"{folder}: no epoch was measured on validation data, so none is the best; use --epoch last")
+    if found is None or found["epoch"] != row["epoch"]:
+        raise InvalidInput(
+            f"{folder}: the weights of epoch {row['epoch']}, the best, were not kept (older versions kept the last "
+            "alone); use --epoch last"
+        )
+    return BestNetwork(**found)
+
+
+def _learned(
+    folder: Path, experiment: Experiment, state: dict[str, Any] | None, which: Which, data_dir: Path | None
+) -> Trained:
+    path = folder / "checkpoint.pt"
+    with resuming(path):
+        learned = 0 if state is None else len(state["record"]["finished"])
+    if state is None or not learned:
+        raise InvalidInput(f"{folder}: no task is learned yet; train first")
+    if which == "best":
+        raise InvalidInput(f"{folder}: a stream of tasks keeps the weights of its last epoch alone; use --epoch last")
+    if state.get("card"):
+        card = DataCard.from_json(state["card"], str(path))
+    else:
+        card = card_of(experiment, stream_for(experiment, data_dir)[learned - 1])
+    model, posterior = _restored(path, experiment, card, state)
+    calibration = None
+    if not state["totals"]["batches"] and state["epoch"] == 1:
+        calibration = run_calibration.stored(folder, "last", model, posterior)
+    return Trained(folder, experiment, card, model, posterior, calibration, f"last, after {learned} tasks", learned)
+
+
+def _restored(
+    path: Path, experiment: Experiment, card: DataCard, state: dict[str, Any]
+) -> tuple[nn.Module, BernoulliPosterior | None]:
+    with torch.random.fork_rng([]):  # loading must not disturb what else the program draws
+        model = build_model(experiment, card)
+    optimizer, _ = make_optimizers(experiment, model, card)
+    with resuming(path):
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    model.eval()
+    return model, optimizer.posterior() if optimizer.binary else None
+
+
+def load_trained(
+    folder: Path, data_dir: Path | None = None
+) -> tuple[Experiment, Dataset, nn.Module, BernoulliPosterior | None]:
+    """A run's network with its weights, its data and its posterior, not calibrated (None for full precision).
+
+    Of a stream of tasks: the network as it is now, and the data of the task learned last.
+    """
+    trained = load_network(folder, data_dir=data_dir)
+    return trained.experiment, trained.load_data(data_dir), trained.model, trained.posterior

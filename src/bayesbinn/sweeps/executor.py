@@ -1,0 +1,309 @@
+"""Many runs at once, through `concurrent.futures`: on this machine, or on the workers of a Dask cluster.
+
+Every run is a process of its own, started and awaited by a task of the executor: runs share neither random state nor
+threads, one that crashes takes no other with it, and a task that Dask repeats finds the folder locked until the first
+process is gone. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, MissingDependency, how_to_install
+from bayesbinn.files import write_whole
+from bayesbinn.runs.process import STOPPED, TERMINATED
+
+LOG, ERROR, METRICS = "log.txt", "error.txt", "metrics.jsonl"
+TICK = 0.5
+_PATIENCE = 10.0
+_LATENESS = 60.0
+"""Seconds after which a shared file system shows what another machine wrote."""
+_RESTARTS = 3
+"""Of a run that was stopped from outside, by a cluster's walltime, say, and got no further in between."""
+
+
+class Interrupted(BayesbinnError):
+    """The user asked all runs to stop; they can be resumed."""
+
+    exit_code = STOPPED
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be trained, as plain values that travel to other machines."""
+
+    name: str
+    folder: str
+    config: str
+    """The experiment as JSON."""
+    threads: int = 1
+    data_dir: str | None = None
+    stop_after: int | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a job."""
+
+    name: str
+    state: Literal["finished", "stopped", "failed"]
+    reason: str = ""
+    machine: str = ""
+    lines: int = 0
+    """Of its metrics, where it ran."""
+
+
+def need(module: str, extra: str, purpose: str) -> Any:
+    """An optional module, or one line that says what to install.
+
+    >>> need("json", "train", "reading JSON").loads("[1]")
+    [1]
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+            raise
+        raise MissingDependency(f"{purpose} needs {module}: {how_to_install(extra)}") from None
+
+
+# ---- where runs are run ---------------------------------------------------------------------------
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LocalProcesses(ThreadPoolExecutor):
+    """Threads that each wait for the process of one run; a shutdown that cancels stops the processes, too."""
+
+    def __init__(self, workers: int) -> None:
+        self._leaving = threading.Event()
+        super().__init__(workers, "run", _on_this_machine, (self._leaving.is_set,))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if cancel_futures:
+            self._leaving.set()
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+@contextmanager
+def open_executor(
+    workers: int | None, threads: int, scheduler: str | None
+) -> Iterator[tuple[Executor, Callable[[], int]]]:
+    """An executor, and how many runs it runs at once, now. Leaving it by an exception stops what is running."""
+    for option, value in (("workers", workers), ("threads", threads)):
+        if value is not None and value < 1:
+            raise InvalidInput(f"--{option} {value}: it must be 1 or more")
+    if scheduler is None:
+        slots = workers or max(1, cores() // threads)
+        local = LocalProcesses(slots)
+        try:
+            yield local, lambda: slots
+        except BaseException:
+            local.shutdown(cancel_futures=True)
+            raise
+        local.shutdown()
+        return
+    client = _connect(scheduler)
+    executor: Executor = client.get_executor(pure=False)
+    try:
+        yield executor, lambda: workers or _threads_of(client)
+    finally:
+        executor.shutdown(wait=False)
+        with suppress(Exception):  # a scheduler that is gone
+            client.close()
+
+
+def _threads_of(client: Any) -> int:
+    """Of all workers now; 1 while there are none, or the scheduler does not answer."""
+    try:
+        return max(1, int(sum(client.nthreads().values())))
+    except Exception:
+        return 1
+
+
+def _connect(address: str) -> Any:
+    distributed = need("distributed", "dask", "--scheduler")
+    try:
+        return distributed.Client(address, timeout=_PATIENCE, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidInput(
+            f"--scheduler {address}: no scheduler answers there ({reason}); start one with `dask scheduler`, "
+            "whose log tells the address"
+        ) from None
+
+
+# ---- one run --------------------------------------------------------------------------------------
+
+_here = threading.local()
+
+
+def _on_this_machine(abandoned: Callable[[], bool]) -> None:
+    _here.abandoned = abandoned
+
+
+def _forgotten_by_dask() -> bool:
+    """Whether nobody waits for the task of this thread any more: it was cancelled, or the client is gone."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return False
+    try:
+        worker = distributed.get_worker()
+        task = worker.state.tasks.get(worker.get_current_task())
+    except (ValueError, KeyError):
+        return False  # no worker of Dask
+    return task is None or task.state in ("cancelled", "released", "forgotten")
+
+
+def work(job: Job) -> Ended:
+    """Run a job in a process of its own and wait for it; its output goes to log.txt in its folder."""
+    folder = Path(job.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOG).open("a", encoding="utf-8") as log:
+        log.write(f"---- {time.strftime('%Y-%m-%d %H:%M:%S')} on {platform.node()}\n")
+        log.flush()
+        code = _run_process(job, log)
+    if code == 0:
+        with suppress(OSError):
+            (folder / ERROR).unlink()
+        return Ended(job.name, "finished", machine=platform.node(), lines=_lines_of(folder))
+    if code in (STOPPED, TERMINATED):
+        return Ended(job.name, "stopped", machine=platform.node(), lines=_lines_of(folder))
+    reason = _reason(folder / LOG, code)
+    with suppress(InvalidFile):
+        write_whole(folder / ERROR, (reason + "\n").encode())
+    return Ended(job.name, "failed", reason, platform.node())
+
+
+def _lines_of(folder: Path) -> int:
+    try:
+        return (folder / METRICS).read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def _run_process(job: Job, log: Any) -> int:
+    threads = {f"{library}_NUM_THREADS": str(job.threads) for library in ("OMP", "MKL", "OPENBLAS")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bayesbinn.runs.process"],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **threads},
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    abandoned: Callable[[], bool] = getattr(_here, "abandoned", _forgotten_by_dask)
+    with process, suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
+        process.stdin.flush()
+        while process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(TICK)
+            if abandoned():
+                process.stdin.close()
+                process.wait()
+    return process.returncode
+
+
+def _reason(log: Path, code: int) -> str:
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    if code < 0:
+        return f"its process was ended by signal {-code}"
+    return lines[-1].removeprefix("error: ")
+
+
+# ---- all runs -------------------------------------------------------------------------------------
+
+
+def run_all(
+    executor: Executor,
+    jobs: Iterable[Job],
+    *,
+    slots: Callable[[], int] | None = None,
+    on_tick: Callable[[], None] = lambda: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Ended]:
+    """Run all jobs and yield each as it ends, in any order; a failed one stops no other.
+
+    With `slots`, the next job is asked for only when fewer than so many are under way. A run that was stopped, but not
+    from here, goes on elsewhere.
+    """
+    source, running, starts = iter(jobs), dict[Future[Ended], Job](), Counter[str]()
+    late: list[tuple[Ended, Job, float]] = []
+    reached: dict[str, int] = {}
+    more = True
+
+    def start(job: Job) -> None:
+        starts[job.name] += 1
+        running[executor.submit(work, job)] = job
+
+    while more or running or late:
+        while more and (slots is None or len(running) < slots()):
+            job = next(source, None)
+            if job is None:
+                more = False
+            else:
+                start(job)
+        done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
+        if late and not done:
+            time.sleep(TICK if not running else 0)
+        for future in done:
+            job = running.pop(future)
+            ended = _outcome(future)
+            if ended.state == "finished":
+                late.append((ended, job, time.monotonic() + _LATENESS))
+            elif ended.state == "failed" or should_stop():
+                yield replace(ended, name=job.name)
+            else:
+                if ended.lines > reached.get(job.name, -1):
+                    starts[job.name] = 0  # it gets on
+                reached[job.name] = ended.lines
+                if starts[job.name] <= _RESTARTS:
+                    start(job)
+                else:
+                    yield replace(ended, state="failed", reason=f"it was stopped {starts[job.name]} times in an epoch")
+        for each in list(late):
+            ended, job, deadline = each
+            is_seen = _is_seen_here(ended, Path(job.folder))
+            if is_seen or ended.machine == platform.node() or time.monotonic() > deadline:
+                late.remove(each)
+                missing = f"finished on {ended.machine}, but {job.folder} is not to be seen here: share the folder"
+                yield ended if is_seen else replace(ended, state="failed", reason=missing)
+        on_tick()
+        if running and should_stop():
+            stopped = Interrupted("stopped; the same command goes on where the runs were")
+            stopped.exit_code = getattr(should_stop, "exit_code", STOPPED)
+            raise stopped
+
+
+def _outcome(future: Future[Ended]) -> Ended:
+    if future.cancelled():
+        return Ended("", "failed", "the scheduler dropped it: is it still running?")
+    error = future.exception()
+    if error is not None:
+        text = " ".join(str(error).split()) or "no message"
+        return Ended("", "failed", f"{type(error).__name__}: {text}")
+    return future.result()
+
+
+def _is_seen_here(ended: Ended, folder: Path) -> bool:
+    """Whether the files of a finished run are there; those of another machine may come late."""
+    return (folder / "config.toml").exists() and _lines_of(folder) >= ended.lines

@@ -1,0 +1,105 @@
+"""What a regression leaves unexplained: measured on the validation part and kept with the run.
+
+The networks of a posterior differ in what they predict, their spread. That is not how far a prediction is from the
+truth: a saturated posterior is one network, with a spread of 0 and errors all the same. The standard deviation of a
+prediction is therefore √(spread² + residual²), with the residual that makes it true on the validation rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from bayesbinn.data import Part
+from bayesbinn.errors import BayesbinnError
+from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.prediction.predicting import predict
+from bayesbinn.train.calibration import BATCH, SAMPLES, Which, network_hash, read_sealed, write_sealed
+
+FILE_NAME = "residuals.json"
+MIN_ROWS = 10
+"""Validation rows below which there is no estimate: it would be wrong by a quarter and more."""
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Standard deviations in the unit of the targets, of the weights after an epoch."""
+
+    epoch: int
+    rows: int
+    """Of the validation part."""
+    mode: float
+    """When the mode predicts, or full precision."""
+    mean: float
+    """When samples of the posterior predict."""
+    network: str = ""
+    """The hash of the network they were measured on; empty in files of older versions."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if name == "network":
+                continue
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} is {value!r}")
+
+    def of(self, posterior: BernoulliPosterior | None, samples: int) -> float | None:
+        """What the networks leave unexplained that so many samples give; None for one, neither the mode nor a mean."""
+        if samples == 1:
+            return None
+        return self.mean if samples and posterior is not None and not posterior.saturated else self.mode
+
+
+def estimated(
+    epoch: int, model: nn.Module, posterior: BernoulliPosterior | None, validation: Part, unit: float
+) -> Residuals | None:
+    """From the errors on the validation part; `unit` is the targets' standard deviation. None if it is too small."""
+    if len(validation) < MIN_ROWS:
+        return None
+    x, y = validation.whole()
+    device = next(model.parameters()).device
+    x, y = x.to(device), y.to(device)
+
+    def residual(samples: int) -> float:
+        found = predict(model, posterior, x, samples=samples, task="regression", batch_size=BATCH)
+        left = (found.mean.view_as(y) - y).double().square() - found.std.view_as(y).double().square()
+        # n/(n − 2): the variance of the next error where that of n errors was measured, not known.
+        return unit * math.sqrt(max(0.0, float(left.mean())) * len(y) / (len(y) - 2))
+
+    mode = residual(0)
+    network = network_hash(model, posterior)
+    spread_out = posterior is not None and not posterior.saturated
+    return Residuals(epoch, len(validation), mode, residual(SAMPLES) if spread_out else mode, network)
+
+
+def total_deviation(spread: Tensor, residual: float) -> Tensor:
+    """The standard deviation of a prediction, of the networks' spread and what all of them miss.
+
+    >>> import torch
+    >>> total_deviation(torch.tensor([0.0, 3.0]), 4.0)
+    tensor([4., 5.])
+    """
+    return (spread.square() + residual**2).sqrt()
+
+
+def stored(folder: Path, which: Which, model: nn.Module, posterior: BernoulliPosterior | None) -> Residuals | None:
+    """What a run has kept for exactly this network; None if it has nothing."""
+    found = _read(folder / FILE_NAME).get(which)
+    return found if found is not None and found.network == network_hash(model, posterior) else None
+
+
+def store(folder: Path, which: Which, residuals: Residuals) -> None:
+    """Keep them beside those of the other epoch."""
+    path = folder / FILE_NAME
+    try:
+        known = _read(path)
+    except BayesbinnError:
+        known = {}  # a damaged file is written anew
+    known[which] = residuals
+    write_sealed(path, {name: asdict(each) for name, each in known.items()})
+
+
+def _read(path: Path) -> dict[Which, Residuals]:
+    return read_sealed(path, lambda values: Residuals(**values))

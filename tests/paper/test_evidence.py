@@ -1,0 +1,159 @@
+"""The evidence queue: what it computes, and that no way of stopping it changes a number."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayesbinn.errors import InvalidFile
+from bayesbinn.paper import records
+from bayesbinn.paper.evidence import load_queue, planned
+from bayesbinn.paper.published import LEARNING_RATES, TEMPERATURES
+from tests.helpers.places import ROOT
+
+SCRIPT = ROOT / "benchmarks" / "evidence.py"
+QUEUE = """
+[[parts]]
+name = "short"
+title = "One method on the digits"
+
+[[parts.runs]]
+preset = "digits"
+methods = ["bayesbinn"]
+seeds = [1]
+settings = { "training.epochs" = EPOCHS, "model.width" = 0.02 }
+epoch_seconds = 0.1
+
+[[parts]]
+name = "rates"
+title = "A grid"
+
+[[parts.runs]]
+preset = "digits"
+methods = ["ste"]
+seeds = [1]
+settings = { "training.epochs" = EPOCHS, "model.width" = 0.02 }
+grid = { lr = [1e-2] }
+epoch_seconds = 0.1
+"""
+
+
+def command(folder: Path, *options: str, epochs: int = 4) -> list[str]:
+    queue = folder / "queue.toml"
+    if not queue.exists():
+        folder.mkdir(exist_ok=True)
+        queue.write_text(QUEUE.replace("EPOCHS", str(epochs)))
+    places = ["--home", str(folder / "home"), "--results", str(folder / "results"), "--queue", str(queue)]
+    return [sys.executable, str(SCRIPT), *places, "--in-place", "--threads", "1", *options]
+
+
+def finish(folder: Path, epochs: int) -> None:
+    done = subprocess.run(command(folder, epochs=epochs), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def numbers(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The metrics of every run without their times."""
+    found = {}
+    for path in sorted((folder / "results" / "runs").glob("*/metrics.jsonl")):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        found[path.parent.name] = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+    return found
+
+
+EPOCHS = 3
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A queue that nothing disturbed, computed once for all tests that only look at it."""
+    folder = tmp_path_factory.mktemp("queue")
+    finish(folder, EPOCHS)
+    return folder
+
+
+def killed(folder: Path, kills: int, epochs: int) -> None:
+    """Work through the queue, killed at random moments."""
+    chance = random.Random(kills)
+    for _ in range(kills):
+        process = subprocess.Popen(command(folder, epochs=epochs), stdout=subprocess.DEVNULL)
+        time.sleep(chance.uniform(2.0, 9.0))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    finish(folder, epochs)
+
+
+def test_a_queue_that_is_killed_ends_with_the_same_numbers(finished: Path, tmp_path: Path) -> None:
+    killed(tmp_path, 1, EPOCHS)
+    assert len(numbers(tmp_path)) == 2
+    assert numbers(tmp_path) == numbers(finished)
+
+
+@pytest.mark.slow
+def test_ten_kills_end_with_the_same_numbers(tmp_path: Path) -> None:
+    finish(tmp_path / "undisturbed", 12)
+    killed(tmp_path / "killed", 10, 12)
+    assert len(numbers(tmp_path / "killed")) == 2
+    assert numbers(tmp_path / "killed") == numbers(tmp_path / "undisturbed")
+
+
+def test_a_finished_run_leaves_a_record_and_is_not_run_again(finished: Path) -> None:
+    folder = finished / "results" / "runs" / "digits-bayesbinn-width0.02-e3-s1"
+    origin = records.provenance(folder)
+    assert origin is not None
+    assert origin.command == "bayesbinn train digits --method bayesbinn --seed 1 --epochs 3 --set model.width=0.02"
+    assert len(origin.commit) == 40
+    assert origin.sha256 == records.folder_hash(finished / "home" / "runs" / folder.name)
+    assert origin.seconds > 0
+    assert origin.posterior is not None
+    assert origin.posterior["saturated"] > 0.9
+    log = finished / "home" / "logs" / f"{folder.name}.log"
+    before = log.read_bytes()
+    finish(finished, EPOCHS)
+    assert log.read_bytes() == before
+
+
+def test_status_tells_what_is_done_and_what_is_left(finished: Path, tmp_path: Path) -> None:
+    before, after = (
+        subprocess.run(command(folder, "--status", epochs=1), capture_output=True, text=True, check=True).stdout
+        for folder in (tmp_path, finished)
+    )
+    assert "0 of 1 runs" in before
+    assert "nothing is running" in before
+    assert after.count("done") == 2
+    assert "left in all: 0 s" in after
+
+
+def test_a_record_without_its_origin_counts_as_empty(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "results" / "runs", tmp_path / "runs")
+    wanted = next(planned(load_queue(finished / "queue.toml").parts[0])).experiment
+    found = records.find(tmp_path / "runs", wanted)
+    assert found is not None
+    (found / records.RECORD).unlink()
+    assert records.find(tmp_path / "runs", wanted) is None
+
+
+def test_the_repository_s_queue_covers_the_paper_s_grids() -> None:
+    queue = load_queue()
+    grids = list(planned(next(part for part in queue.parts if part.name == "grids")))
+    settings = [run.experiment.method.settings for run in grids]
+    assert {each["temperature"] for each in settings} == set(TEMPERATURES)
+    assert {each["lr"] for each in settings} == set(LEARNING_RATES)
+    names = [run.name for part in queue.parts for run in planned(part)]
+    assert len(names) == len(set(names))
+
+
+def test_a_queue_with_a_misspelt_key_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "queue.toml"
+    path.write_text('[[parts]]\nname = "x"\ntitle = "x"\nrun = []\n')
+    with pytest.raises(InvalidFile, match=r"queue\.toml: parts\.0\.run"):
+        load_queue(path)
