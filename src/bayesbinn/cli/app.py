@@ -85,7 +85,7 @@ def main(
     """Train, understand and ship neural networks whose weights are only -1 and +1."""
 
 
-RunFolder = Annotated[Path, typer.Argument(help="Folder of a run, as `bayesbinn train` wrote it.")]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, as `bayesbinn train` wrote it.")]
 
 
 @app.command()
@@ -161,7 +161,8 @@ def train(
     from bayesbinn.cli.progress import shown
     from bayesbinn.runs.open import open_any, prepare
     from bayesbinn.runs.report import report
-    from bayesbinn.train.data_parallel import session, sole_writer
+    from bayesbinn.train.data_parallel import session
+    from bayesbinn.train.folder import RunFolder
     from bayesbinn.train.progress import RunStopped, stoppable
 
     wanted = list(changes or [])
@@ -173,9 +174,8 @@ def train(
         chosen = ranks.decided(lambda: prepare(experiment, method, seed, epochs, label, wanted, data_dir))
         folder = out or chosen.folder
         try:
-            with sole_writer(folder, lambda text: console.print(text, soft_wrap=True)) as may_write:
-                run = open_any(chosen.experiment, folder, data_dir)
-                run.may_write = may_write
+            with RunFolder.locked(folder, tell=lambda text: console.print(text, soft_wrap=True)) as writable:
+                run = open_any(chosen.experiment, writable, data_dir)
                 for note in (*chosen.notes, *run.notes):  # not before it is open: an error is one line
                     console.print(printable(note), soft_wrap=True)
                 if run.finished:
@@ -202,7 +202,7 @@ def train(
 
 @app.command()
 def evaluate(
-    run: RunFolder,
+    run: RunArgument,
     samples: Annotated[int, typer.Option(min=0, help="Posterior samples behind the mean; 0 leaves it out.")] = 10,
     calibrate: Calibrate = True,
     epoch: EpochChoice = "last",
@@ -224,7 +224,7 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: RunFolder,
+    run: RunArgument,
     inputs: Annotated[
         Path, typer.Argument(help="A .csv, .tsv or .parquet table, an .npz or .npy array, an image or a folder.")
     ],
@@ -259,7 +259,7 @@ def predict(
 
 @app.command()
 def pack(
-    run: RunFolder,
+    run: RunArgument,
     out: Annotated[Path | None, typer.Option(help="The model file; default RUN/model.safetensors.")] = None,
     samples: Annotated[
         int, typer.Option(min=0, help="Networks drawn from the posterior, as an ensemble; 0 packs the mode.")
