@@ -96,7 +96,7 @@ class Learner(Trainer):
     def _epochs_per_stop(self) -> int:
         return self.plan.epochs  # it stops after tasks
 
-    def _place_in_words(self) -> str:
+    def _position(self) -> str:
         return f"task {self.task + 1}, epoch {self.epoch}"
 
     @contextmanager

@@ -113,15 +113,15 @@ class Run(Trainer):
 
     @property
     def folder(self) -> Path:
-        assert self._place is not None
-        return path_of(self._place)
+        assert self._given_folder is not None
+        return path_of(self._given_folder)
 
     # ---- training ----------------------------------------------------------------------------
 
     def _epochs_per_stop(self) -> int:
         return 1
 
-    def _place_in_words(self) -> str:
+    def _position(self) -> str:
         return f"epoch {self.epoch}"
 
     def _parts(self) -> Parts:
