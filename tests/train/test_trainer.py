@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import bayesbinn as bb
 from bayesbinn import data, models
@@ -132,6 +133,29 @@ def test_a_learner_given_a_path_takes_the_lock_itself(tmp_path: Path) -> None:
         learner(folder).train()
     files = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("path", "own")]
     assert files[0] == files[1] and "lock" not in files[0]
+
+
+def test_every_epoch_of_every_task_has_an_order_of_its_own() -> None:
+    seen: list[list[int]] = []
+
+    def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen[-1].extend(y.tolist())
+        return nn.functional.cross_entropy(output, y)
+
+    model = models.continual_mlp(10, inputs=64, width=0.1)
+    optimizer = bb.BayesBiNN(bb.split_parameters(model)[0], train_set_size=1437, certainty=100, seed=0)
+    stream = data.permuted(data.load("digits"), 2, seed=0)
+    learner = Learner(model, optimizer, stream, Plan(epochs=2, batch_size=300, samples=1, seed=5), loss=loss)
+
+    def listen(progress: Progress) -> None:
+        if progress.row is not None:
+            seen.append([])
+
+    seen.append([])
+    learner.train(on_progress=listen)
+    part = stream[0].split(0.0, 5).train  # a permutation of the pixels leaves the labels as they are
+    for number, labels in enumerate(seen[:4], 1):
+        assert labels == [int(each) for _, y in part.batches(300, seed=5, epoch=number) for each in y], number
 
 
 def test_a_run_is_a_stream_of_one_task(tmp_path: Path) -> None:
