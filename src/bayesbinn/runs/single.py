@@ -49,7 +49,7 @@ class Run(Trainer):
     tasks = 1
 
     def __init__(self, experiment: Experiment, folder: RunFolder | Path, dataset: Dataset, card: DataCard) -> None:
-        """The run as its checkpoint has it, or a new one. `open` also checks that it fits the folder."""
+        """The run as its checkpoint has it, or a new one. `open` also checks that it matches the folder."""
         training = experiment.training
         check_loss(experiment, card)
         torch.manual_seed(training.seed)
@@ -82,7 +82,7 @@ class Run(Trainer):
     def open(cls, experiment: Experiment, folder: RunFolder | Path, data_dir: Path | None = None) -> Run:
         """Start a run in a new folder, or resume the one that is there if it is of the same experiment.
 
-        A path is locked for as long as something is written there: now, and while `train` is under way.
+        A path is locked while something is written there: now, and during `train`.
         """
         with owned(folder) as writable:
             place = writable.path
@@ -102,7 +102,7 @@ class Run(Trainer):
         """A run as its last checkpoint has it. Nothing is written, so that a run under way can be looked at."""
         experiment, _ = load_run(folder)
         if experiment.continual is not None:
-            raise InvalidInput(f"{folder}: a stream of tasks; use bayesbinn.continual.open_run")
+            raise InvalidInput(f"{folder}: a stream of tasks; use bayesbinn.runs.stream.open_run")
         dataset = load_data(experiment, data_dir)
         card, notes = refuse_other_data(card_of(experiment, dataset), folder)
         run = cls(experiment, folder, dataset, card)
@@ -141,7 +141,9 @@ class Run(Trainer):
         self, folder: RunFolder | None, on_progress: Callable[[Progress], None]
     ) -> Iterator[Callable[[Progress], None]]:
         writes = folder is not None and folder.writes
-        with Curves(folder, self.epoch) if folder is not None and writes else nullcontext() as curves:
+        opened = Curves(folder, self.epoch) if folder is not None and writes else nullcontext()
+        # Around all epochs: the toy problems have thousands of short ones, and are measured by as many threads.
+        with opened as curves, training_threads(self.model, self.recipe.batch_size):
 
             def watch(progress: Progress) -> None:
                 if progress.row is not None and curves is not None:
@@ -160,8 +162,7 @@ class Run(Trainer):
         if not self.recipe.classification:
             row |= {"validation_rmse": None, "test_rmse": None}
         if is_last or self.epoch % self.experiment.training.evaluate_every == 0:
-            with training_threads(self.model, self.recipe.batch_size):
-                row |= self._measured()
+            row |= self._measured()
         row["seconds"] = clock.elapsed()
         self.rows.append(row)
         if best_epoch(self.rows) is row:

@@ -49,7 +49,7 @@ def _stream_of(experiment: Experiment, dataset: Dataset) -> Stream:
 def open_run(experiment: Experiment, folder: RunFolder | Path, data_dir: Path | None = None) -> Learner:
     """Start a run in a new folder, or resume the one that is there if it is of the same experiment.
 
-    A path is locked for as long as something is written there: now, and while `train` is under way.
+    A path is locked while something is written there: now, and during `train`.
     """
     with owned(folder) as writable:
         place = writable.path

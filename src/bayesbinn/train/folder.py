@@ -1,7 +1,7 @@
-"""The folder of a run while this process may write there.
+"""The folder of a run, while this process may write to it.
 
-Whatever writes to a run's folder takes a `RunFolder`, and there is none without the lock: nobody can forget it. Reading
-needs no lock, only the path.
+Code that writes to a run's folder takes a `RunFolder`, which exists only with its lock, so nobody can forget the lock.
+Reading needs only the path.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from bayesbinn.train.progress import RunStopped
 Tell = Callable[[str], None]
 
 
-def _tell_nobody(text: str) -> None:
-    """For callers with nobody to tell."""
+def _ignore(text: str) -> None:
+    """The default `tell`."""
 
 
 class RunFolder:
-    """A run's folder that this process owns. Data-parallel ranks all have one, but rank 0 alone writes.
+    """A run's folder that this process owns. Every data-parallel rank has one, but only rank 0 writes.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -46,11 +46,11 @@ class RunFolder:
 
     @classmethod
     @contextmanager
-    def locked(cls, path: Path, *, tell: Tell = _tell_nobody, patient: bool = True) -> Iterator[RunFolder]:
-        """Own a folder for the length of the block; one that is made for it goes again if nothing is written.
+    def locked(cls, path: Path, *, tell: Tell = _ignore, patient: bool = True) -> Iterator[RunFolder]:
+        """Own a folder for the length of the block. A folder created here is removed again if nothing is written.
 
-        A folder where a living process of this machine writes is refused. One of another machine may have ended: it
-        is waited for, and `tell` hears so, unless the caller is not `patient`.
+        A folder in use by a living process of this machine is refused. A process of another machine may have ended, so
+        a `patient` caller waits until it has been silent for long enough; `tell` receives one line about that.
         """
         lock, told = RunLock(path), False
         made = [each for each in (path, *path.parents) if not each.exists()]
@@ -73,8 +73,8 @@ class RunFolder:
 
     @classmethod
     @contextmanager
-    def awaited(cls, path: Path, *, should_stop: Callable[[], bool], tell: Tell = _tell_nobody) -> Iterator[RunFolder]:
-        """As `locked`, but wait for whoever writes there now; `RunStopped` if `should_stop` says so first."""
+    def awaited(cls, path: Path, *, should_stop: Callable[[], bool], tell: Tell = _ignore) -> Iterator[RunFolder]:
+        """Like `locked`, but wait for the current owner; raises `RunStopped` if `should_stop` returns True first."""
         lock = RunLock(path)
         if not lock.acquire(should_stop=should_stop, tell=tell):
             raise RunStopped(f"stopped while another process was writing in {path}")
@@ -85,26 +85,26 @@ class RunFolder:
 
     @property
     def writes(self) -> bool:
-        """Whether this is the rank that writes; on the others, writing does nothing."""
+        """Whether this rank writes; on the others, `write` and `keep` do nothing."""
         return ranks.rank() == 0
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole, or fail with one line."""
+        """Write a whole file, or fail with one line."""
         if self.writes:
             write_whole(self.writable(name), content)
 
     def keep(self, name: str, content: bytes) -> None:
-        """Write a file unless it is there."""
+        """Write a file unless it exists."""
         if self.writes and not (self.path / name).exists():
             self.write(name, content)
 
     def writable(self, name: str) -> Path:
-        """Where to write a file, for code that writes it itself: at once, because the lock is checked now."""
+        """The path of a file, for code that opens it itself. The lock is checked now, so write at once."""
         self._check()
         return self.path / name
 
     def _check(self) -> None:
-        """Raise when the folder is not, or no longer, this process's: an owner may have slept for too long."""
+        """Raise if this process does not own the folder, or lost it because it was suspended for too long."""
         if not self._lock.held:
             raise InvalidUse(f"{self.path}: its lock is not held; write inside the block of RunFolder.locked")
         self._lock.check()
@@ -112,7 +112,7 @@ class RunFolder:
 
 @contextmanager
 def owned(folder: RunFolder | Path) -> Iterator[RunFolder]:
-    """A folder that is owned already, as it is; a path, locked for the length of the block."""
+    """The folder itself if it is locked already; a path is locked for the length of the block."""
     if isinstance(folder, RunFolder):
         yield folder
     else:
@@ -121,5 +121,5 @@ def owned(folder: RunFolder | Path) -> Iterator[RunFolder]:
 
 
 def path_of(folder: RunFolder | Path) -> Path:
-    """Where a folder is, to read from it."""
+    """The path of a folder, for reading."""
     return folder.path if isinstance(folder, RunFolder) else folder

@@ -1,4 +1,4 @@
-"""What a training is made of, in a checkpoint and back: everything that the next batch needs."""
+"""The state of a training: everything that the next batch needs, written to a checkpoint and read back."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ CHECKPOINT = "checkpoint.pt"
 
 
 class Resumable(ABC):
-    """A network in training, and how far it is: saved in a folder, and restored from it.
+    """A network in training and its progress, saved to a folder and restored from it.
 
-    `folder` is where it keeps its files: a `RunFolder` that the caller has locked, a path that is locked for as long as
-    something is written there, or None to keep nothing.
+    `folder` holds its files: a `RunFolder` that the caller has locked, a path that is locked whenever something is
+    written, or None to write nothing.
     """
 
     card: DataCard
@@ -53,13 +53,13 @@ class Resumable(ABC):
     ) -> None:
         self.model, self.optimizer, self.real_optimizer = model, optimizer, real_optimizer
         self.epoch = 1
-        """The epoch under way, counted from 1."""
+        """The current epoch, counted from 1."""
         self.totals, self.elapsed = Totals(), 0.0
-        """Of the epoch under way, over all sessions; `elapsed` in seconds."""
+        """Of the current epoch, over all sessions; `elapsed` in seconds."""
         self._given_folder = folder
         self._saved_at = -math.inf
         self._checkpoint: tuple[int, ...] | None = None
-        """Tells the checkpoint that this state comes from, or went to, from any other."""
+        """Identifies the checkpoint that this state was read from or written to."""
 
     @property
     def folder(self) -> Path | None:
@@ -68,7 +68,7 @@ class Resumable(ABC):
 
     @contextmanager
     def _writing(self) -> Iterator[RunFolder | None]:
-        """Own the folder for a session."""
+        """Lock the folder for a session."""
         if self._given_folder is None:
             yield None
             return
@@ -77,7 +77,7 @@ class Resumable(ABC):
             yield folder
 
     def _refuse_changes(self, folder: RunFolder) -> None:
-        """Refuse a folder whose checkpoint is not the one that this training comes from: it was open to others."""
+        """Refuse a folder whose checkpoint another process has replaced while this one did not hold the lock."""
         if _identity(folder.path / CHECKPOINT) != self._checkpoint:
             raise InvalidUse(f"{folder.path}: its checkpoint has changed since the run was opened; open it again")
 
@@ -94,7 +94,7 @@ class Resumable(ABC):
 
     @abstractmethod
     def _write_metrics(self, folder: RunFolder) -> None:
-        """Write, for people and programs, what the checkpoint knows: a killed run leaves no line twice."""
+        """Write the metrics in the checkpoint for others to read, whole, so that a killed run leaves no line twice."""
 
     def _state(self, totals: Totals) -> dict[str, Any]:
         return {
@@ -114,7 +114,7 @@ class Resumable(ABC):
         """What this kind of training adds to a checkpoint."""
 
     def _restore(self) -> None:
-        """Go on from the folder's checkpoint, if there is one."""
+        """Continue from the folder's checkpoint, if there is one."""
         assert self.folder is not None
         folder = self.folder
         self._checkpoint, state, self.card = ranks.decided(lambda: self._read(folder))
@@ -141,7 +141,7 @@ class Resumable(ABC):
 
     @abstractmethod
     def _restore_own(self, state: dict[str, Any]) -> None:
-        """Take back what `_own_state` gave."""
+        """Restore what `_own_state` returned."""
 
     def _check(self, state: dict[str, Any]) -> None:
         """Refuse a state that this training cannot have written."""
@@ -156,11 +156,11 @@ class Resumable(ABC):
 
     @abstractmethod
     def _max_examples(self) -> int:
-        """More than an epoch can have seen is refused."""
+        """A state that has seen more examples in an epoch is refused."""
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """Of a file as it is; every writing makes a new one. None where there is none."""
+    """Identifies a version of a file, since every write creates a new file; None if there is no file."""
     try:
         found = path.stat()
     except OSError:

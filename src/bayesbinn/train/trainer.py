@@ -1,8 +1,8 @@
-"""What trains a network epoch by epoch, and can be stopped and resumed at any batch.
+"""Training epoch by epoch, which can be stopped and resumed at any batch.
 
-A stream has tasks, a task has epochs, an epoch has batches; a run is a stream of one task. `Trainer` has all that both
-share: the epoch with its batches, schedule and clock, checkpoints inside and between epochs, requests to stop, progress
-and resuming. `runs.single.Run` and `continual.learner.Learner` add what they measure and keep.
+A stream has tasks, a task has epochs, an epoch has batches; a run is a stream of one task. `Trainer` is what both
+share: the epoch with its batches, schedule and clock, checkpoints inside and between epochs, stop requests, progress
+reports and resuming. `runs.single.Run` and `continual.learner.Learner` add what they measure and store.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Session:
 
 
 class Trainer(Resumable):
-    """A network in training. Whoever trains one relies on the public members, whatever is trained."""
+    """A network in training. Its public members are what callers rely on, whether it trains one task or many."""
 
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
@@ -72,7 +72,7 @@ class Trainer(Resumable):
         super().__init__(model, optimizer, real_optimizer, folder)
         self.recipe = recipe
         self.task = 0
-        """The task under way, counted from 0."""
+        """The current task, counted from 0."""
         self._replica: nn.Module | None = None
         """The model as data-parallel ranks train it."""
 
@@ -111,11 +111,11 @@ class Trainer(Resumable):
         on_progress: Callable[[Progress], None] = lambda progress: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Go on until the end, or until `stop_after` epochs (of a stream: tasks) of an unchanged schedule.
+        """Train until the end, or until `stop_after` epochs (of a stream: tasks) of an unchanged schedule.
 
         With a folder, a checkpoint is written after epochs and, inside one, every `checkpoint_seconds`. `on_progress`
-        hears of every batch and every epoch. When `should_stop` says so, the batch under way is finished, a checkpoint
-        written and `RunStopped` raised.
+        is called after every batch and every epoch. When `should_stop` returns True, the current batch is finished, a
+        checkpoint written and `RunStopped` raised.
         """
         if stop_after is not None and stop_after < 1:
             raise InvalidInput(f"stop_after={stop_after}: it must be 1 or more")
@@ -149,7 +149,7 @@ class Trainer(Resumable):
         session.on_progress(Progress(number, self.total_epochs, batches, batches, Totals(), shown))
 
     def _train_batches(self, session: _Session, clock: Clock) -> int:
-        """Train what is left of the epoch; how many batches the whole epoch has."""
+        """Train the rest of the epoch; returns how many batches the whole epoch has."""
         recipe, number = self.recipe, self.epochs_done + 1
         if self._replica is None:
             self._replica = data_parallel.replicated(self.model, self.optimizer, self.real_optimizer)
@@ -203,35 +203,35 @@ class Trainer(Resumable):
 
     @abstractmethod
     def _epochs_per_stop(self) -> int:
-        """How many epochs one of `stop_after` is."""
+        """How many epochs `stop_after=1` stands for."""
 
     @abstractmethod
     def _position(self) -> str:
-        """The epoch under way."""
+        """The current epoch, in words."""
 
     @abstractmethod
     def _training_part(self) -> Part:
-        """What the epoch under way trains on."""
+        """The data that the current epoch trains on."""
 
     @abstractmethod
     def _end_epoch(self, row: dict[str, Any], clock: Clock, is_last: bool) -> dict[str, Any]:
-        """Measure, complete and keep the line of metrics, and turn to the next epoch."""
+        """Measure, complete and keep the line of metrics, and advance to the next epoch."""
 
     @abstractmethod
     def _worth_saving(self, waited: float, checkpoint_seconds: float) -> bool:
-        """Whether the epoch that has just ended is, so many seconds after the last checkpoint."""
+        """Whether to save the epoch that has just ended, `waited` seconds after the last checkpoint."""
 
     @contextmanager
     def _watched(
         self, folder: RunFolder | None, on_progress: Callable[[Progress], None]
     ) -> Iterator[Callable[[Progress], None]]:
-        """Around the epochs of a session, if there are any; what it gives hears of their progress."""
+        """Entered around the epochs of a session, if there are any; yields the callback for their progress."""
         yield on_progress
 
     def _news(self) -> dict[str, Any]:
-        """What a display shall show with the epoch's metrics, though it is not of this epoch."""
+        """Metrics of earlier epochs that have just become known, to be shown with this epoch's."""
         return {}
 
     @abstractmethod
     def _finish(self, folder: RunFolder | None) -> None:
-        """Leave the results of a session that was not stopped."""
+        """Write the results of a session that was not stopped."""
