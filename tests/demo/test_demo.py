@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,10 +59,7 @@ def test_every_method_reaches_95_percent_by_the_mode(name: str, data: Split) -> 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same demo with a single epoch each."""
-    hurried = {
-        name: demo.Contestant(each.title, each.method, each.settings, epochs=1)
-        for name, each in demo.CONTESTANTS.items()
-    }
+    hurried = {name: replace(each, epochs=1) for name, each in demo.CONTESTANTS.items()}
     monkeypatch.setattr(demo, "CONTESTANTS", hurried)
     monkeypatch.setattr(demo, "SAMPLES", 4)
 

@@ -35,6 +35,19 @@ def write_table(path: Path, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) ->
     return path
 
 
+def test_the_digits_preset_and_the_choice_for_own_data_agree_where_they_can() -> None:
+    """The preset spells its settings out. Whoever changes one of the two places is told here of the other."""
+    digits = data.load("digits")
+    budget = choose_budget(len(digits.train_inputs), convolutional=False).settings
+    preset = load_experiment("digits")
+    assert preset.training.batch_size == budget["batch_size"]
+    steps = budget["epochs"] * (len(digits.train_inputs) // budget["batch_size"])
+    for method in OWN_METHODS:
+        spelled, chosen = load_experiment("digits", method=method).method.settings, method_settings(method, steps)
+        different = {key for key in spelled.keys() | chosen.keys() if spelled.get(key) != chosen.get(key)}
+        assert different == {"bayesbinn": {"lr"}, "pmf": {"beta_interval"}}.get(method, set()), method
+
+
 def separable(count: int = 160) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Two columns of very different sizes that decide, and two of noise."""
     x = np.random.default_rng(0).normal(size=(count, 4))

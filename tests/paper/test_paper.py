@@ -28,6 +28,7 @@ from bayesbinn.paper.toy import COLUMNS, Trio, standardised
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.trained import load_trained
+from bayesbinn.train.folder import RunFolder
 from tests.helpers.places import ROOT
 
 RESULTS = ROOT / "results" / "paper"
@@ -74,8 +75,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any run that would have to be trained is a data set that is not there."""
     from bayesbinn.errors import InvalidFile
 
-    def refuse(experiment: Any, folder: Path, data_dir: Path | None = None) -> Run:
-        folder.mkdir(parents=True, exist_ok=True)
+    def refuse(experiment: Any, folder: RunFolder, data_dir: Path | None = None) -> Run:
         raise InvalidFile(f"{experiment.data.name} is not here")
 
     monkeypatch.setattr(Run, "open", refuse)

@@ -16,7 +16,6 @@ from bayesbinn.data.dataset import Dataset, Task
 from bayesbinn.data.normalise import Normaliser
 from bayesbinn.data.splits import validation_rows
 from bayesbinn.errors import InvalidFile, InvalidInput
-from bayesbinn.files import write_whole
 
 FILE_NAME = "data.json"
 CHECKPOINT_KEY = "data"
@@ -236,12 +235,6 @@ def known_card(folder: Path, saved: Mapping[str, Any] | None) -> DataCard | None
             "run, or predicting with it, restores it from the checkpoint"
         )
     return in_checkpoint
-
-
-def restore_card(folder: Path, card: DataCard) -> None:
-    """Write the file again if it is gone."""
-    if not (folder / FILE_NAME).exists():
-        write_whole(folder / FILE_NAME, card.to_json().encode())
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from bayesbinn import metrics
 from bayesbinn.binary import check_binary, split_parameters
 from bayesbinn.data import Split, load_digits
 from bayesbinn.demo.shipping import ship, show
+from bayesbinn.experiments.config import load_experiment
 from bayesbinn.methods import get_method
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction.batchnorm import recalibrate
@@ -26,7 +27,9 @@ from bayesbinn.prediction.predicting import Prediction, predict
 from bayesbinn.train.loop import Epoch, fit
 
 SAMPLES = 50
-BATCH_SIZE = 32
+EPOCHS = 30
+PRESET = "digits"
+"""Where the settings come from; the demo keeps its own network and takes 30 epochs of the preset's 40."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +39,27 @@ class Contestant:
     title: str
     method: str
     settings: dict[str, Any]
-    epochs: int = 30
+    batch_size: int
+    epochs: int = EPOCHS
+
+
+def _contestant(title: str, method: str, settings: dict[str, Any] | None = None) -> Contestant:
+    """With the settings of the preset, unless others are given."""
+    preset = load_experiment(PRESET, method=method)
+    return Contestant(title, method, settings or preset.method.settings, preset.training.batch_size)
 
 
 # All but `certainty` were chosen by their accuracy on the test digits: good for a demo, no evidence that one method
 # beats another. At τ = 1e-10 the posterior saturates: one very good network. With `certainty` it stays spread (median
 # |λ| below 3), so that its samples differ and their mean knows what it doesn't know.
 CONTESTANTS = {
-    "float": Contestant("float Adam", "float", {"lr": 1e-3}),
-    "ste": Contestant("STE-Adam", "ste", {"lr": 1e-2}),
-    "bayesbinn": Contestant("BayesBiNN τ=1e-10", "bayesbinn", {"lr": 1e-3, "temperature": 1e-10}),
-    "bayesbinn-spread": Contestant("BayesBiNN certainty=100", "bayesbinn", {"certainty": 100}),
-    "bop": Contestant("Bop", "bop", {"lr": 1e-3, "threshold": 1e-7}),
-    "pmf": Contestant("PMF", "pmf", {"lr": 1e-2, "beta_growth": 1.2}),
-    "lrnet": Contestant("LR-net", "lrnet", {"lr": 3e-2}),
+    "float": _contestant("float Adam", "float"),
+    "ste": _contestant("STE-Adam", "ste"),
+    "bayesbinn": _contestant("BayesBiNN τ=1e-10", "bayesbinn"),
+    "bayesbinn-spread": _contestant("BayesBiNN certainty=100", "bayesbinn", {"certainty": 100}),
+    "bop": _contestant("Bop", "bop"),
+    "pmf": _contestant("PMF", "pmf"),
+    "lrnet": _contestant("LR-net", "lrnet"),
 }
 SHORT = ("float", "ste", "bayesbinn", "bayesbinn-spread")
 
@@ -134,7 +144,7 @@ def compete(
         inputs,
         targets,
         epochs=contestant.epochs,
-        batch_size=BATCH_SIZE,
+        batch_size=contestant.batch_size,
         seed=seed,
         on_epoch=on_epoch,
     )

@@ -17,7 +17,7 @@ from bayesbinn.runs.folder import load_run
 from bayesbinn.runs.single import Run
 from bayesbinn.sweeps.executor import ERROR, LOG, Interrupted, cores, open_executor, run_all
 from bayesbinn.sweeps.grid import job_of
-from bayesbinn.train.data_parallel import sole_writer
+from bayesbinn.train.folder import RunFolder
 from bayesbinn.train.progress import RunStopped, stoppable
 
 
@@ -220,9 +220,8 @@ def _find(cell: Cell, experiment: Experiment, budget: Budget, needed: int) -> tu
 
 
 def _train(experiment: Experiment, folder: Path, budget: Budget) -> list[dict[str, Any]]:
-    with sole_writer(folder) as may_write:
-        run = Run.open(experiment, folder, budget.data_dir)
-        run.may_write = may_write
+    with RunFolder.locked(folder) as writable:
+        run = Run.open(experiment, writable, budget.data_dir)
         with _stopping() as should_stop:
             run.train(stop_after=budget.stop_after, should_stop=should_stop)
     return run.rows

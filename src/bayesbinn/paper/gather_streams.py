@@ -21,7 +21,7 @@ from bayesbinn.paper.gather import Budget, Cell
 from bayesbinn.paper.published import Value
 from bayesbinn.runs.folder import difference
 from bayesbinn.runs.stream import load_record, open_run
-from bayesbinn.train.data_parallel import sole_writer
+from bayesbinn.train.folder import RunFolder
 from bayesbinn.train.progress import RunStopped, stoppable
 
 Array = NDArray[np.float64]
@@ -207,9 +207,8 @@ def _learning(experiment: Experiment) -> Experiment:
 
 
 def _train(state: _State, budget: Budget) -> _State:
-    with sole_writer(state.folder) as may_write:
-        learner = open_run(state.experiment, state.folder, budget.data_dir)
-        learner.may_write = may_write
+    with RunFolder.locked(state.folder) as writable:
+        learner = open_run(state.experiment, writable, budget.data_dir)
         # Signals can be caught in the main thread only.
         here = threading.current_thread() is threading.main_thread()
         with stoppable() if here else nullcontext(lambda: False) as should_stop:
