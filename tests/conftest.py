@@ -20,6 +20,12 @@ def _same_start() -> Iterator[None]:
 
 
 @pytest.fixture
+def one_thread() -> None:
+    """Threads cost more than they bring to small tensors. A file asks for it with `usefixtures`."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
 def data_dir() -> Path:
     """The folder of real data sets; without it the test is skipped."""
     folder = os.environ.get("BAYESBINN_DATA")

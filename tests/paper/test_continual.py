@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from bayesbinn import paper
 from bayesbinn.errors import InvalidFile, InvalidInput
@@ -27,9 +26,7 @@ NAMES = ("figure-continual", "figure-posteriors", "figure-stream")
 CELL = continual.VARIANTS["bayesbinn"].cell
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def reproduced(name: str, folder: Path, **options: Any) -> tuple[list[str], str, dict[str, Any]]:

@@ -34,9 +34,7 @@ RESULTS = ROOT / "results" / "paper"
 STE, MODE, MEAN = COLUMNS
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def reproduced(name: str, folder: Path, **options: Any) -> tuple[list[str], str, dict[str, Any]]:

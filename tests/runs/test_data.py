@@ -34,9 +34,7 @@ NAMES = ("Barolo", "Grignolino", "Barbera")
 TOLD = "the data are not those of this run: "
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write_wine(path: Path) -> Path:

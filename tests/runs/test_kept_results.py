@@ -18,10 +18,7 @@ from tests.cli.test_app import Call, call  # noqa: F401  (a fixture)
 from tests.runs.test_data import wine_experiment, write_wine
 from tests.train.test_residuals import linear, predicted
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def flip_a_digit(path: Path, key: str) -> None:
