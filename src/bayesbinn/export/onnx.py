@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.errors import InvalidInput, MissingDependency, how_to_install
+from bayesbinn.environment import need
+from bayesbinn.errors import InvalidInput
 from bayesbinn.export.networks import Networks, as_float32, networks_of
 from bayesbinn.files import write_whole
 from bayesbinn.modelfile.container import ModelFile
@@ -41,12 +42,7 @@ def export_onnx(model: ModelFile, path: str | Path, *, opset: int = OLDEST_OPSET
         path: of the file to write.
         opset: version of ONNX's operators, 18 or newer. A newer one only matters to programs that refuse old ones.
     """
-    try:
-        import onnx
-    except ModuleNotFoundError as error:
-        if error.name != "onnx":
-            raise
-        raise MissingDependency(f"export to ONNX needs onnx: {how_to_install('onnx')}") from error
+    onnx = need("onnx", "export to ONNX", "onnx")
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST_OPSET <= opset <= newest:
         raise InvalidInput(f"opset={opset}: this version of onnx can write {OLDEST_OPSET} to {newest}")
