@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from bayesbinn.modelfile.bits import pack_rows
 from bayesbinn.modelfile.container import ModelFile, shapes
-from bayesbinn.modelfile.graph import Graph, Node
+from bayesbinn.modelfile.graph import OPERATIONS, Graph, Node
+
+SHAPE_KEEPERS = [op for op, each in OPERATIONS.items() if each.elementwise and each.inputs == 1] + ["softmax", "affine"]
 
 
 class GraphBuilder:
@@ -105,7 +107,7 @@ def _pool(draw: Any, g: GraphBuilder) -> None:
 
 
 def _pointwise(draw: Any, g: GraphBuilder) -> None:
-    op = draw(st.sampled_from(["relu", "tanh", "sigmoid", "hardtanh", "softmax", "affine"]))
+    op = draw(st.sampled_from(SHAPE_KEEPERS))
     if op == "hardtanh":
         g.add(op, min=-0.5, max=1.5)
     elif op == "softmax":
