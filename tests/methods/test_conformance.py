@@ -731,14 +731,14 @@ def test_a_grad_scaler_is_forgotten_after_a_refused_step(case: str) -> None:
 @every_method
 def test_bfloat16_autocast(case: str) -> None:
     """The layers run in 16 bits, the gradients are those of 32 but for rounding, and the network learns as well."""
-    model, twin = network(), network()
-    optimizer, reference = make(case, model), make(case, twin)
+    model, peer = network(), network()
+    optimizer, reference = make(case, model), make(case, peer)
     with reference.sampled_params(train=True):
-        loss_of(twin).backward()
+        loss_of(peer).backward()
     with optimizer.sampled_params(train=True), torch.autocast("cpu", dtype=torch.bfloat16):
         loss_of(model).backward()
         assert model(batch()[0]).dtype is torch.bfloat16
-    found, exact = (torch.cat([p.grad.flatten() for p in each.parameters()]) for each in (model, twin))
+    found, exact = (torch.cat([p.grad.flatten() for p in each.parameters()]) for each in (model, peer))
     assert found.dtype is torch.float32
     assert 0 < (found - exact).norm() < 0.02 * exact.norm()
     optimizer.zero_grad()
