@@ -24,6 +24,12 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.tensors: dict[str, Any] = {}
 
+    def add_convolution(self, outputs: int, **scales: Any) -> int:
+        """3×3 with binary weights and padding that keeps the size."""
+        shape = (outputs, self.shape()[0], 3, 3)
+        geometry = {"stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
+        return self.add("conv2d", shape=shape, **geometry, tensors={"weight": self.weight(shape), **scales})
+
     def add(self, op: str, *inputs: int, tensors: dict[str, Any] | None = None, **settings: Any) -> int:
         """A node; its inputs are values, by default the last one. Returns the number of its value."""
         names = {}

@@ -32,6 +32,15 @@ class Table:
         return any(all(re.fullmatch(r"[-+]?\d+\.\d+.*", cell) for cell in cells) for cells in columns)
 
 
+def under_names_of(spec: Mapping[str, Any], table: Table) -> Table | None:
+    """The table if it is the one that `spec` describes, under the names of `head`; `also` has a page's other names."""
+    other = spec.get("also", {})
+    if [other.get(name, name) for name in table.head] != spec["head"]:
+        return None
+    rows = tuple({other.get(name, name): cell for name, cell in row.items()} for row in table.rows)
+    return Table(table.section, tuple(spec["head"]), rows)
+
+
 def tables_of(text: str) -> list[Table]:
     """The tables of a page: those of Markdown, and those that rich draws with lines."""
     found, section, drawn, lines = [], "", False, list[str]()
