@@ -19,15 +19,10 @@ import pytest
 import torch
 
 from bayesbinn.cli.reference import reference
-from tests.helpers.commands import Call, call
+from tests.helpers.commands import Call
 from tests.helpers.places import ROOT
 
 COMMANDS = ("demo", "train", "evaluate", "predict", "reproduce", "methods", "presets", "data", "summary", "info")
-
-
-@pytest.fixture(name="call")
-def call_() -> Call:
-    return call
 
 
 def flowers(path: Path, count: int = 60) -> Path:
