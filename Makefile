@@ -9,7 +9,7 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 JOBS ?= 2
 SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(shell find csrc -type f)
 
-.PHONY: help demo test check test-slow format bench bench-inference evidence sanitize fuzz storm clean
+.PHONY: help demo test check test-slow coverage format bench bench-inference evidence sanitize fuzz storm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "  make bench    measure training beside Adam, the loader, and inference beside torch and onnxruntime"
 	@echo "  make evidence compute the paper's tables and figures (hours; STATUS=1 says how far it is)"
 	@echo "  make storm    kill, interrupt, starve and damage everything in large numbers (half an hour, low priority)"
+	@echo "  make coverage which lines and branches the tests reach"
 	@echo "  make format   let ruff fix and format the code"
 
 $(BIN)/python:
@@ -45,6 +46,10 @@ check:
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
+
+# Which lines and branches of src/ the fast tests reach; TESTS=tests/packing asks a part of them.
+coverage: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -q -n $(JOBS) --dist worksteal $(TESTS) --cov
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py --out results/benchmarks

@@ -11,8 +11,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +18,11 @@ import numpy as np
 import pytest
 import torch
 
-from bayesbinn.__main__ import main
 from bayesbinn.cli.reference import reference
+from tests.helpers.commands import Call
 from tests.helpers.places import ROOT
 
 COMMANDS = ("demo", "train", "evaluate", "predict", "reproduce", "methods", "presets", "data", "summary", "info")
-
-
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Answer]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Run a command in this process, as the installed script would."""
-    torch.set_num_threads(1)
-
-    def run(*arguments: str | Path) -> Answer:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["bayesbinn", *map(str, arguments)])
-        try:
-            code = main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Answer(code, captured.out, captured.err)
-
-    return run
 
 
 def flowers(path: Path, count: int = 60) -> Path:

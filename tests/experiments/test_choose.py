@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import nn
 
 import bayesbinn as bb
 from bayesbinn import data, models
-from bayesbinn.__main__ import main
 from bayesbinn.data.splits import stratified_rows, validation_rows
 from bayesbinn.experiments.choose import choose_budget, choose_for_file, choose_network, method_settings
 from bayesbinn.experiments.config import load_experiment
@@ -23,6 +21,7 @@ from bayesbinn.runs.data import load_data
 from bayesbinn.runs.ship import pack_run
 from bayesbinn.runs.single import Run
 from bayesbinn.train.loop import fit
+from tests.helpers.commands import call, done
 
 OWN_METHODS = ("bayesbinn", "ste", "bop", "pmf", "lrnet", "float")
 
@@ -59,14 +58,6 @@ def noise(count: int = 600) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
     return np.random.default_rng(1).normal(size=(count, 5)), np.where(np.arange(count) % 20 == 0, "rare", "usual")
 
 
-def train(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    torch.set_num_threads(1)
-    monkeypatch.setattr(sys, "argv", ["bayesbinn", "train", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        sys.exit(main())
-    assert not stop.value.code
-
-
 def last_row(folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     return row
@@ -84,11 +75,9 @@ def test_every_method_learns_a_small_table_with_its_defaults(method: str, tmp_pa
     assert last_row(tmp_path / "run")["test_accuracy"] >= 84
 
 
-def test_a_rare_class_without_a_trace_in_the_columns_is_never_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rare_class_without_a_trace_in_the_columns_is_never_predicted(tmp_path: Path) -> None:
     path = write_table(tmp_path / "own.csv", *noise())
-    train(monkeypatch, path, "--label", "y", "--epochs", 5, "--out", tmp_path / "run")
+    done("train", path, "--label", "y", "--epochs", 5, "--out", tmp_path / "run")
     assert last_row(tmp_path / "run")["test_accuracy"] >= 90, "the majority has 95 %"
 
 
@@ -175,17 +164,14 @@ def test_the_papers_vgg_is_what_it_was() -> None:
     assert str(shifted).count("affine=True") == 1 and str(shifted[-1]) == str(shifted[-1]).replace("False", "True")
 
 
-def test_images_that_are_not_square_are_trained_packed_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_that_are_not_square_are_trained_packed_and_told(tmp_path: Path) -> None:
     y = np.arange(60) % 2
     x = np.random.default_rng(2).integers(0, 60, (60, 10, 18), dtype=np.uint8)
     x[y == 1, :, 9:] += 150
     np.savez(tmp_path / "wide.npz", x=x, y=y)
     run = tmp_path / "run"
     small = ("--set", "model.width=0.05", "--epochs", 6)
-    train(monkeypatch, tmp_path / "wide.npz", *small, "--out", run)
-    assert "vgg" in capsys.readouterr().err
+    assert "vgg" in call("train", tmp_path / "wide.npz", *small, "--out", run).err
     assert load_experiment(str(run / "config.toml")).model.output_affine
     assert last_row(run)["test_accuracy"] >= 75
     assert pack_run(run).graph.input_shape == (1, 10, 18)
@@ -224,9 +210,7 @@ def test_own_data_are_stratified_and_runs_begun_before_keep_their_split(tmp_path
     assert torch.equal(old.whole()[0], plain.whole()[0]) and not torch.equal(old.whole()[0], part.whole()[0])
 
 
-def test_a_run_on_own_data_that_was_begun_before_goes_on_from_its_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_own_data_that_was_begun_before_goes_on_from_its_config(tmp_path: Path) -> None:
     path, run = write_table(tmp_path / "own.csv", *separable(60)), tmp_path / "run"
     changes = {"model.name": "mnist_mlp", "model.width": 0.02, "data.stratify": False}
     changes |= {"training.epochs": 3, "method.schedule.end": "authors"}
@@ -236,6 +220,6 @@ def test_a_run_on_own_data_that_was_begun_before_goes_on_from_its_config(
     new = ("stratify = ", "end = ", "hidden = ", "layers = ", "output_affine = ")
     lines = config.read_text().splitlines(keepends=True)
     config.write_text("".join(line for line in lines if not line.startswith(new)))
-    train(monkeypatch, config, "--out", run)
+    done("train", config, "--out", run)
     row = last_row(run)
     assert row["epoch"] == 3 and row["lr"] == pytest.approx(0, abs=1e-12), "the authors' cosine, to its end"

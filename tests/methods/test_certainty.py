@@ -25,9 +25,7 @@ from bayesbinn.train.loop import fit, stuck_at_chance
 N = 120
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def weight(*shape: int) -> tuple[str, nn.Parameter]:

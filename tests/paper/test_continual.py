@@ -6,11 +6,11 @@ import json
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from bayesbinn import paper
 from bayesbinn.errors import InvalidFile, InvalidInput
@@ -22,27 +22,14 @@ from bayesbinn.paper import gather_streams as continual_runs
 from bayesbinn.paper import published
 from bayesbinn.paper.gather import Budget, Cell
 from bayesbinn.paper.gather_streams import Gathered, Variant, gather
+from tests.helpers import figures
 
 NAMES = ("figure-continual", "figure-posteriors", "figure-stream")
 CELL = continual.VARIANTS["bayesbinn"].cell
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def reproduced(name: str, folder: Path, **options: Any) -> tuple[list[str], str, dict[str, Any]]:
-    """The lines, the Markdown and the numbers; the pictures must be there and say something."""
-    options = {"runs": folder / "runs", "out": folder / "out", "train": False, **options}
-    lines = list(paper.reproduce(name, **options))
-    for suffix, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
-        if f"{name}.{suffix}" not in lines[-1]:
-            continue
-        content = (folder / "out" / f"{name}.{suffix}").read_bytes()
-        assert content.startswith(magic) and len(content) > 5000
-    text = (folder / "out" / f"{name}.md").read_text(encoding="utf-8")
-    return lines, text, json.loads((folder / "out" / f"{name}.json").read_text(encoding="utf-8"))
+pytestmark = pytest.mark.usefixtures("one_thread")
+reproduced = partial(figures.reproduced, train=False)
 
 
 @pytest.fixture

@@ -29,28 +29,14 @@ from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.trained import load_trained
 from bayesbinn.train.folder import RunFolder
+from tests.helpers.figures import reproduced
 from tests.helpers.places import ROOT
 
 RESULTS = ROOT / "results" / "paper"
 STE, MODE, MEAN = COLUMNS
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def reproduced(name: str, folder: Path, **options: Any) -> tuple[list[str], str, dict[str, Any]]:
-    """The lines, the Markdown and the numbers; the pictures must be there and say something."""
-    options = {"runs": folder / "runs", "out": folder / "out", **options}
-    lines = list(paper.reproduce(name, **options))
-    for suffix, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
-        if f"{name}.{suffix}" not in lines[-1]:
-            continue
-        content = (folder / "out" / f"{name}.{suffix}").read_bytes()
-        assert content.startswith(magic) and len(content) > 5000
-    text = (folder / "out" / f"{name}.md").read_text(encoding="utf-8")
-    return lines, text, json.loads((folder / "out" / f"{name}.json").read_text(encoding="utf-8"))
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def fabricate(runs: Path, preset: str, method: str, seed: int, rows: list[dict[str, Any]], **changes: Any) -> Path:

@@ -31,10 +31,7 @@ from bayesbinn.train.loop import fit
 ALL_AT_ONCE = 1 << 40
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """Threads cost more than they bring to tensors this small."""
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def network() -> nn.Sequential:

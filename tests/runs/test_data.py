@@ -28,15 +28,13 @@ from bayesbinn.runs.ship import pack_run
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.stream import open_run
 from bayesbinn.runs.trained import load_network, load_trained
-from tests.cli.test_app import Call, call  # noqa: F401  (a fixture)
+from tests.helpers.commands import Call
 
 NAMES = ("Barolo", "Grignolino", "Barbera")
 TOLD = "the data are not those of this run: "
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write_wine(path: Path) -> Path:
@@ -108,7 +106,7 @@ CHANGES: list[tuple[Callable[[Path], None], str]] = [
 def test_a_changed_table_is_neither_resumed_nor_evaluated(
     change: Callable[[Path], None],
     message: str,
-    call: Call,  # noqa: F811
+    call: Call,
     tmp_path: Path,
 ) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
@@ -130,7 +128,7 @@ def test_a_changed_table_is_neither_resumed_nor_evaluated(
     assert call(*train).code == 0 and len(load_run(run)[1]) == 4
 
 
-def test_settings_chosen_for_the_data_do_not_hide_that_the_data_changed(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_settings_chosen_for_the_data_do_not_hide_that_the_data_changed(call: Call, tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     train = ["train", table, "--label", "cultivar", "--set", "model.width=0.02", "--out", run, "--stop-after", "1"]
     assert call(*train).code == 0
@@ -208,7 +206,7 @@ def test_published_data_have_a_card(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["bayesbinn", "float"])
-def test_predicting_packing_and_summaries_need_no_data(method: str, call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_predicting_packing_and_summaries_need_no_data(method: str, call: Call, tmp_path: Path) -> None:
     table, run, new = write_wine(tmp_path / "g.csv"), tmp_path / "run", write_wine(tmp_path / "new.csv")
     settings = ["--epochs", "3", "--set", "model.width=0.02", "--out", run, "--method", method]
     assert call("train", table, "--label", "cultivar", *settings).code == 0
@@ -229,7 +227,7 @@ def test_predicting_packing_and_summaries_need_no_data(method: str, call: Call, 
     assert answer.code == 2 and "no such file" in answer.err, "the scores need the test part"
 
 
-def test_a_stream_predicts_without_its_data(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_stream_predicts_without_its_data(call: Call, tmp_path: Path) -> None:
     table, run, new = write_wine(tmp_path / "g.csv"), tmp_path / "run", write_wine(tmp_path / "new.csv")
     open_run(stream_experiment(table), run).train(stop_after=1)
     assert call("predict", run, new, "--out", tmp_path / "a.json").code == 0
@@ -255,7 +253,7 @@ def test_the_stored_calibration_is_that_of_the_validation_part(tmp_path: Path) -
     assert in_file.logit_scale == fitted.logit_scale
 
 
-def test_full_precision_is_calibrated_too(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_full_precision_is_calibrated_too(call: Call, tmp_path: Path) -> None:
     experiment = load_experiment("digits", method="float", overrides={"training.epochs": 3, "model.width": 0.02})
     Run.open(experiment, tmp_path).train()
     raw, fitted = (
@@ -276,7 +274,7 @@ def test_full_precision_is_calibrated_too(call: Call, tmp_path: Path) -> None:  
     assert json.loads((tmp_path / "calibration.json").read_text()) == stored
 
 
-def test_a_run_that_was_stopped_inside_an_epoch_is_calibrated_on_its_data(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_that_was_stopped_inside_an_epoch_is_calibrated_on_its_data(call: Call, tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     Run.open(wine_experiment(table), run).train(stop_after=1)
     state = torch.load(run / "checkpoint.pt", weights_only=True)
@@ -304,7 +302,7 @@ def _as_written_before(run: Path) -> None:
     torch.save(state, run / "checkpoint.pt")
 
 
-def test_a_folder_of_an_older_version_still_opens_and_gets_a_card(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_folder_of_an_older_version_still_opens_and_gets_a_card(call: Call, tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     train = ["train", table, "--label", "cultivar", "--epochs", "4", "--set", "model.width=0.02", "--out", run]
     assert call(*train, "--stop-after", "2").code == 0
@@ -356,7 +354,7 @@ def test_a_damaged_card_is_one_line(damage: Callable[[str], str], tmp_path: Path
     assert (run / "data.json").read_text() == text
 
 
-def test_a_run_whose_card_was_deleted_still_knows_its_data(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_whose_card_was_deleted_still_knows_its_data(call: Call, tmp_path: Path) -> None:
     table, run, new = write_wine(tmp_path / "g.csv"), tmp_path / "run", write_wine(tmp_path / "new.csv")
     train = ["train", table, "--label", "cultivar", "--epochs", "4", "--set", "model.width=0.02", "--out", run]
     assert call(*train, "--stop-after", "2").code == 0
@@ -376,7 +374,7 @@ def test_a_run_whose_card_was_deleted_still_knows_its_data(call: Call, tmp_path:
     assert answer.code == 0 and "has no data.json" not in answer.err and (run / "data.json").read_bytes() == card
 
 
-def test_another_runs_card_is_refused(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_another_runs_card_is_refused(call: Call, tmp_path: Path) -> None:
     tables = [write_wine(tmp_path / name) for name in ("a.csv", "b.csv")]
     _relabel(tables[1])
     runs = [tmp_path / "a", tmp_path / "b"]
@@ -433,7 +431,7 @@ NOISY |= {"initial_strength": 1.0, "method.schedule.kind": "constant"}
 
 
 @pytest.mark.parametrize("method", ["bayesbinn", "float", "ste"])
-def test_the_best_networks_weights_are_kept(method: str, call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_the_best_networks_weights_are_kept(method: str, call: Call, tmp_path: Path) -> None:
     own = {**NOISY} if method == "bayesbinn" else {k: v for k, v in NOISY.items() if "." in k} | {"lr": 0.3}
     Run.open(load_experiment("digits", method=method, overrides=own), tmp_path).train()
     rows = load_run(tmp_path)[1]
@@ -487,7 +485,7 @@ def test_epochs_too_short_to_be_saved_are_still_candidates(tmp_path: Path) -> No
     assert trained.epoch == f"best, {best['epoch']} of 30"
 
 
-def test_without_validation_data_no_epoch_is_the_best(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_without_validation_data_no_epoch_is_the_best(call: Call, tmp_path: Path) -> None:
     table = write_wine(tmp_path / "g.csv")
     experiment = wine_experiment(table, data={"name": str(table), "label": "cultivar", "validation": 0.0})
     Run.open(experiment, tmp_path / "run").train(stop_after=1)

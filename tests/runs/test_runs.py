@@ -43,9 +43,7 @@ RELAXED = {"lr": 0.03, "temperature": 0.5, "initial_strength": 1.0}
 FOR_STREAMS = {"bimu": {"lr": 4.9, "max_lr": 0.5}, "ewc": {"lr": 1e-2}}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def digits(method: str = "bayesbinn", **changes: Any) -> Experiment:

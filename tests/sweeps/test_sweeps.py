@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
+from bayesbinn.environment import cores
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
-from bayesbinn.sweeps.executor import Ended, Job, cores, open_executor
+from bayesbinn.sweeps.executor import Ended, Job, open_executor
 from bayesbinn.sweeps.grid import load_grid, load_plan, write_plan
 from bayesbinn.sweeps.search import load_search
 from bayesbinn.sweeps.standings import standings, write_results

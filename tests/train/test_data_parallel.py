@@ -40,9 +40,7 @@ OWN_NOISE = ["bayesbinn", "bimu"]
 BATCH, STEPS, FIRST = 19, 50, 40
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # ---- the same as one process -------------------------------------------------------------------------

@@ -12,33 +12,10 @@ from pathlib import Path
 
 from bayesbinn.errors import InvalidInput
 from bayesbinn.export.c_layers import Layers
-from bayesbinn.export.c_text import check_name, number, renamed, string, template
+from bayesbinn.export.c_text import check_name, needs_math, number, renamed, string, template
 from bayesbinn.export.networks import Networks, as_float32, networks_of
 from bayesbinn.files import make_folder, write_together
 from bayesbinn.modelfile.container import ModelFile
-
-# In the order in which they are written: a struct before the functions that take it.
-_PARTS = (
-    "linear_bits",
-    "linear_real",
-    "conv2d_shape",
-    "conv2d_bits",
-    "conv2d_real",
-    "scale",
-    "relu",
-    "tanh",
-    "sigmoid",
-    "hardtanh",
-    "pool2d_shape",
-    "max_pool2d",
-    "avg_pool2d",
-    "adaptive_max_pool2d",
-    "adaptive_avg_pool2d",
-    "add",
-    "concat",
-    "softmax",
-)
-_NEED_MATH = {"tanh", "sigmoid", "softmax"}
 
 
 def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model") -> tuple[Path, Path]:
@@ -154,12 +131,12 @@ class _Writer:
         return lines
 
     def _always_math(self) -> bool:
-        return self.networks.graph.networks > 1 or bool(self.layers.parts & _NEED_MATH)
+        return self.networks.graph.networks > 1 or any(map(needs_math, self.layers.parts))
 
     def source(self) -> str:
         networks, many, name = self.networks, self.networks.graph.networks > 1, self.name
         if networks.classifies:
-            self.layers.parts |= {"softmax"} if many else set()
+            self.layers.parts |= {"softmax": None} if many else {}
         code = ["#include <stdint.h>", "#include <string.h>"]
         # Of one network only probabilities need exp; whoever has no math.h can leave them out.
         optional = networks.classifies and not self._always_math()
@@ -169,7 +146,7 @@ class _Writer:
             code += ["#include <math.h>"]
         code += [
             "",
-            *(template(part) for part in _PARTS if part in self.layers.parts),
+            *map(template, self.layers.parts),
             *self.layers.arrays.values(),
             *self.layers.shapes,
         ]

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from math import prod
 
 from bayesbinn.export.networks import Networks
+from bayesbinn.modelfile.graph import OPERATIONS
 
 # These read an element before they write it, so they may write over an input that nothing needs any more.
-_IN_PLACE = {"affine", "relu", "tanh", "sigmoid", "hardtanh", "softmax", "add"}
+_IN_PLACE = {"affine", "softmax", *(op for op, operation in OPERATIONS.items() if operation.elementwise)}
 
 
 @dataclass

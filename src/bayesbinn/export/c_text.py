@@ -34,6 +34,15 @@ def template(part: str) -> str:
     return (files("bayesbinn.export") / "c_templates" / f"{part}.c").read_text(encoding="utf-8")
 
 
+def needs_math(part: str) -> bool:
+    """Whether a template calls a function of math.h.
+
+    >>> [needs_math(part) for part in ("sigmoid", "relu", "concat")]
+    [True, False, False]
+    """
+    return re.search(r"\b(?!sizeof)[a-z]+[0-9]*f\(", template(part)) is not None
+
+
 def renamed(code: str, name: str) -> str:
     """Code with names that start as the user wants.
 

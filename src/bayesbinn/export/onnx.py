@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.errors import InvalidInput, MissingDependency, how_to_install
+from bayesbinn.environment import need
+from bayesbinn.errors import InvalidInput
 from bayesbinn.export.networks import Networks, as_float32, networks_of
 from bayesbinn.files import write_whole
 from bayesbinn.modelfile.container import ModelFile
-from bayesbinn.modelfile.graph import Node, Shape
+from bayesbinn.modelfile.graph import OPERATIONS, Node, Shape
 
 OLDEST_OPSET = 18  # the first with BitwiseAnd
 MOST_BYTES = (1 << 31) - 1  # protobuf can hold no more in one file
@@ -41,12 +42,7 @@ def export_onnx(model: ModelFile, path: str | Path, *, opset: int = OLDEST_OPSET
         path: of the file to write.
         opset: version of ONNX's operators, 18 or newer. A newer one only matters to programs that refuse old ones.
     """
-    try:
-        import onnx
-    except ModuleNotFoundError as error:
-        if error.name != "onnx":
-            raise
-        raise MissingDependency(f"export to ONNX needs onnx: {how_to_install('onnx')}") from error
+    onnx = need("onnx", "export to ONNX", "onnx")
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST_OPSET <= opset <= newest:
         raise InvalidInput(f"opset={opset}: this version of onnx can write {OLDEST_OPSET} to {newest}")
@@ -121,7 +117,7 @@ def _answers(w: _Writer) -> dict[str, Shape]:
 
 
 class _Writer:
-    """Collects nodes and constants. One method per operation, found by its name."""
+    """Collects nodes and constants. One method per operation, found by its name; `_standard` where ONNX has it."""
 
     def __init__(self, onnx: Any, networks: Networks) -> None:
         self.onnx, self.networks = onnx, networks
@@ -154,7 +150,7 @@ class _Writer:
             if (index + 1, network if networks.own[index + 1] else 0) not in self._values:
                 node = networks.graph.nodes[index]
                 inputs = [self._value(value, network) for value in node.inputs]
-                result = getattr(self, f"_{node.op}")(node, inputs, networks.shapes[index + 1], network)
+                result = getattr(self, f"_{node.op}", self._standard)(node, inputs, networks.shapes[index + 1], network)
                 self._values[index + 1, network if networks.own[index + 1] else 0] = result
         return self._value(len(networks.graph.nodes), network)
 
@@ -265,14 +261,8 @@ class _Writer:
 
     # Everything else.
 
-    def _relu(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
-        return self.put("Relu", inputs)
-
-    def _tanh(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
-        return self.put("Tanh", inputs)
-
-    def _sigmoid(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
-        return self.put("Sigmoid", inputs)
+    def _standard(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
+        return self.put(OPERATIONS[node.op].onnx, inputs)
 
     def _hardtanh(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
         return self.put("Clip", [*inputs, *(self.floats(as_float32(node.settings[key])) for key in ("min", "max"))])
@@ -282,9 +272,6 @@ class _Writer:
 
     def _reshape(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
         return self.put("Reshape", [*inputs, self.ints(0, *shape)])  # 0: as many inputs as there are
-
-    def _add(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
-        return self.put("Add", inputs)
 
     def _concat(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
         return self.put("Concat", inputs, axis=node.settings["axis"] + 1)

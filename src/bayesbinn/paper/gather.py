@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bayesbinn.environment import cores
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.paper import records
 from bayesbinn.runs.evaluate import best_epoch
 from bayesbinn.runs.folder import load_run
 from bayesbinn.runs.single import Run
-from bayesbinn.sweeps.executor import ERROR, LOG, Interrupted, cores, open_executor, run_all
+from bayesbinn.sweeps.executor import ERROR, LOG, Interrupted, open_executor, run_all
 from bayesbinn.sweeps.grid import job_of
 from bayesbinn.train.folder import RunFolder
 from bayesbinn.train.progress import RunStopped, stoppable

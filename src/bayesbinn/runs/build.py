@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import torch
@@ -14,7 +12,7 @@ from bayesbinn import models
 from bayesbinn.binary import split_parameters
 from bayesbinn.data import Dataset
 from bayesbinn.data.card import DataCard
-from bayesbinn.errors import InvalidInput, nearest
+from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.config import Experiment, MethodSettings
 from bayesbinn.methods import get_method
 from bayesbinn.methods.contract import BinaryOptimizer
@@ -31,39 +29,16 @@ LOSSES: dict[str, Loss] = {
 
 def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
     """The experiment's network, fitted to the data's shape and classes."""
-    settings = experiment.model
-    if settings.name not in models.NETWORKS:
-        raise InvalidInput(f"there is no network {settings.name!r}.{nearest(settings.name, models.NETWORKS)}")
-    maker: Callable[..., nn.Sequential] = getattr(models, settings.name)
-    size = dataset.input_shape
-    if settings.name == "synthetic_mlp":
-        if dataset.num_classes > 2:
-            raise InvalidInput(f"{dataset.name}: {dataset.num_classes} classes; synthetic_mlp has one output, for 2")
-        return maker(prod(size), output_batchnorm=settings.output_batchnorm, width=settings.width)
-    if settings.name == "table_mlp":
-        plan = {"hidden": settings.hidden, "layers": settings.layers, "width": settings.width}
-        return maker(max(dataset.num_classes, 1), inputs=prod(size), **plan)
-    shape: dict[str, Any] = {}
-    if settings.name == "continual_mlp":
-        shape = {"inputs": prod(size), "batchnorm": settings.batchnorm}
-    elif settings.name.endswith("_mlp"):
-        shape = {"inputs": prod(size)}
-    elif settings.name == "vgg":
-        if len(size) != 3:
-            raise InvalidInput(f"{dataset.name}: vgg needs images (channels, height, width), these examples are {size}")
-        shape = {"channels": size[0], "image_size": size[1:], "output_affine": settings.output_affine}
-    elif size != (wanted := (1, 28, 28) if settings.name == "lrnet_mnist" else (3, 32, 32)):
-        raise InvalidInput(f"{dataset.name}: {settings.name} takes images of {wanted}, these examples are {size}")
-    return maker(max(dataset.num_classes, 1), order=settings.order, width=settings.width, **shape)
+    return models.fitted(experiment.model.name, experiment.model, dataset)
 
 
 def check_loss(experiment: Experiment, dataset: Dataset | DataCard) -> None:
     """Refuse a loss that does not fit what the data ask for and what the network puts out."""
-    loss, single = experiment.training.loss, experiment.model.name == "synthetic_mlp"
-    wanted = "mse" if dataset.task == "regression" else "binary_cross_entropy" if single else "cross_entropy"
+    name, loss = experiment.model.name, experiment.training.loss
+    wanted = models.loss_for(name, dataset.task)
     if loss != wanted:
         raise InvalidInput(
-            f"training.loss is {loss!r}: {dataset.name} is {dataset.task}, for which {experiment.model.name} "
+            f"training.loss is {loss!r}: {dataset.name} is {dataset.task}, for which {name} "
             f"needs {wanted!r}; add --set training.loss={wanted}"
         )
 

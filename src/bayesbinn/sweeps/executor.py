@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, MissingDependency, how_to_install
+from bayesbinn.environment import cores, need
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.files import write_whole
 from bayesbinn.runs.process import STOPPED, TERMINATED
 
@@ -67,26 +67,7 @@ class Ended:
     """Of its metrics, where it ran."""
 
 
-def need(module: str, extra: str, purpose: str) -> Any:
-    """An optional module, or one line that says what to install.
-
-    >>> need("json", "train", "reading JSON").loads("[1]")
-    [1]
-    """
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
-            raise
-        raise MissingDependency(f"{purpose} needs {module}: {how_to_install(extra)}") from None
-
-
 # ---- where runs are run ---------------------------------------------------------------------------
-
-
-def cores() -> int:
-    """The processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalProcesses(ThreadPoolExecutor):
@@ -139,7 +120,7 @@ def _threads_of(client: Any) -> int:
 
 
 def _connect(address: str) -> Any:
-    distributed = need("distributed", "dask", "--scheduler")
+    distributed = need("distributed", "--scheduler", "dask")
     try:
         return distributed.Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:

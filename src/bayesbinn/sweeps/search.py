@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from bayesbinn.environment import need
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment
 from bayesbinn.files import reason_of, write_whole
 from bayesbinn.runs.folder import refuse_another
-from bayesbinn.sweeps.executor import Ended, Job, need, run_all
+from bayesbinn.sweeps.executor import Ended, Job, run_all
 from bayesbinn.sweeps.grid import Planned, flat, job_of, read_toml, write_plan
 from bayesbinn.sweeps.sources import Source, source_of
 from bayesbinn.sweeps.standings import standing_of
@@ -137,7 +138,7 @@ class Trials:
     def __init__(
         self, search: Search, folder: Path, count: int, tell: Callable[[str], None] = lambda text: None
     ) -> None:
-        optuna = need("optuna", "optuna", "sweep search")
+        optuna = need("optuna", "sweep search", "optuna")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.search, self.folder, self.count, self.goal = search, folder, count, search.goal
         self._states = optuna.trial.TrialState

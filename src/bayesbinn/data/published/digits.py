@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bayesbinn.data.arrays import Split
 from bayesbinn.data.dataset import Dataset
-from bayesbinn.data.optional import need
+from bayesbinn.environment import need
 
 
 def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Split:

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from bayesbinn.data.optional import need
 from bayesbinn.data.published.files import REMEDY, decompressed, existing
 from bayesbinn.data.published.sources import Source, advice, find, find_archive, target
+from bayesbinn.environment import need
 from bayesbinn.errors import InvalidFile
 from bayesbinn.files import beside
 

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from bayesbinn.data.optional import need
 from bayesbinn.data.published.files import existing
+from bayesbinn.environment import need
 from bayesbinn.errors import MissingDependency
 
 VARIABLE = "BAYESBINN_DATA"

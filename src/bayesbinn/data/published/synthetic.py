@@ -10,9 +10,9 @@ from torch import Tensor
 
 from bayesbinn.data.dataset import Dataset
 from bayesbinn.data.normalise import statistics
-from bayesbinn.data.optional import need
 from bayesbinn.data.published.files import REMEDY, existing, read_bytes
 from bayesbinn.data.published.sources import Member, Source
+from bayesbinn.environment import need
 from bayesbinn.errors import InvalidFile
 
 SNELSON = Source(
