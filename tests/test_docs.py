@@ -137,7 +137,9 @@ def test_the_site_builds_without_a_warning_and_without_a_network(tmp_path: Path)
     methods = (tmp_path / "site" / "methods" / "index.html").read_text(encoding="utf-8")
     assert methods.count("<math") > 20 and "$" not in re.sub(r"<code.*?</code>", "", methods, flags=re.S)
     pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("*.html")]
-    fetched = [link for page in pages for link in re.findall(r'<(?:script|img|link)[^>]+(?:src|href)="(http[^"]+)', page)]
+    fetched = [
+        link for page in pages for link in re.findall(r'<(?:script|img|link)[^>]+(?:src|href)="(http[^"]+)', page)
+    ]
     assert not fetched, "a reader without a network sees the whole site"
     reference = (tmp_path / "site" / "api" / "methods" / "index.html").read_text(encoding="utf-8")
     assert "natural-gradient" in reference, "docstrings are there"

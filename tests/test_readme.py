@@ -77,8 +77,7 @@ def test_every_figure_of_the_evidence_table_stands_in_the_results() -> None:
         (f"{curve['Test, ours']} %", f"{curve['Test, authors']} %, the authors' own runs"),
         (
             f"{mean('BayesBiNN, posterior as prior')} %",
-            f"{mean('BayesBiNN, without prior')} %, without the prior; "
-            f"{authors} %, the authors' code",
+            f"{mean('BayesBiNN, without prior')} %, without the prior; {authors} %, the authors' code",
         ),
         (
             f"{row(stream, Variant='BayesBiNN with memory')['Last 5 tasks']} %",
