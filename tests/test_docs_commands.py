@@ -1,4 +1,4 @@
-"""Every shell command on the pages is one that exists; those of `bayesbinn` on shipped or own data run, in a short form.
+"""Every shell command on the pages exists; those of `bayesbinn` on shipped or own data run, in a short form.
 
 What cannot run here, such as a command on MNIST or on a cluster, is at least parsed: command, options, values, presets,
 extras and targets must exist.
