@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -110,6 +111,22 @@ def test_few_blocks_are_left_out_and_each_says_why() -> None:
     assert sum(text.count("<!-- not run") for text in texts) == len(left_out), "a mark stands directly above its block"
     fences = sum(len(re.findall(r"^ *```(?:python|diff)", text, re.M)) for text in texts)
     assert sum(len(python(page)) for page in PAGES) == fences, "a block that is not found is not run"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("continual.Learner", "continual.Plan", "experiments.schedules.Cosine", "train.schedules.Cosine"),
+        *("export.export_c", "export.export_onnx", "format.read", "runtime.load", "errors.BayesbinnWarning"),
+        *("errors.StuckTraining", "errors.SaturatedPosterior", "errors.CalibrationWarning", "train.fit"),
+        *("data.load", "data.load_digits", "data.permuted", "data.split", "data.stream_of", "metrics.accuracy"),
+        *("models.continual_mlp", "models.mnist_mlp", "models.table_mlp", "models.vgg", "models.lrnet_mnist"),
+        *("forgetting.average_accuracy", "train.loop.fit"),
+    ],
+)
+def test_a_name_that_pages_have_given_can_be_imported(name: str) -> None:
+    module, _, attribute = f"bayesbinn.{name}".rpartition(".")
+    assert hasattr(importlib.import_module(module), attribute)
 
 
 def test_every_page_is_in_the_navigation() -> None:
