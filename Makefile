@@ -48,9 +48,9 @@ check:
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
-# Warnings, such as a dead link, are errors. Nothing is fetched.
+# Warnings, such as a dead link, are errors (with -q they would be ignored). Nothing is fetched.
 docs: $(VENV)/.test
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -q
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "site/index.html"
 
 # The wheel is built from the sdist, so the sdist is complete.

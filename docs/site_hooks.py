@@ -39,8 +39,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Equations as MathML, which browsers draw by themselves; docstrings without the directives of other tools."""
-    return _MATH.sub(_mathml, content.replace("<p>.. code-block:: text</p>\n", ""))
+    """Equations as MathML, which browsers draw by themselves."""
+    return _MATH.sub(_mathml, content)
 
 
 def _mathml(found: re.Match[str]) -> str:
