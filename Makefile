@@ -9,7 +9,7 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 JOBS ?= 2
 SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(shell find csrc -type f)
 
-.PHONY: help demo test check test-slow coverage format bench bench-inference evidence sanitize fuzz storm clean
+.PHONY: help demo test check test-slow coverage docs wheel package format bench bench-inference evidence sanitize fuzz storm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,8 @@ help:
 	@echo "  make evidence compute the paper's tables and figures (hours; STATUS=1 says how far it is)"
 	@echo "  make storm    kill, interrupt, starve and damage everything in large numbers (half an hour, low priority)"
 	@echo "  make coverage which lines and branches the tests reach"
+	@echo "  make docs     build the documentation into site/"
+	@echo "  make wheel    build the sdist and a wheel of it into dist/; make package also installs and tries both"
 	@echo "  make format   let ruff fix and format the code"
 
 $(BIN)/python:
@@ -50,6 +52,22 @@ test-slow: $(VENV)/.test
 # Which lines and branches of src/ the fast tests reach; TESTS=tests/packing asks a part of them.
 coverage: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -q -n $(JOBS) --dist worksteal $(TESTS) --cov
+
+# Warnings, such as a dead link, are errors (with -q they would be ignored). Nothing is fetched.
+docs: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "site/index.html"
+
+# The wheel is built from the sdist, so the sdist is complete.
+wheel: $(BIN)/python
+	$(PIP) install -c constraints.txt build
+	rm -rf dist
+	$(BIN)/python -m build -q --outdir dist
+	@ls -l dist
+
+# Installs both into empty environments; minutes, mostly for PyTorch.
+package: $(VENV)/.test
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/test_installation.py
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py --out results/benchmarks
