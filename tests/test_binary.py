@@ -176,7 +176,7 @@ def test_check_binary_finds_a_single_wrong_weight(value: float) -> None:
     for _, parameter in split_parameters(model)[0]:
         parameter.data = sign(parameter.data)
     model[3].weight.data[1, 2] = value
-    with pytest.raises(InvalidInput, match=f"'3.weight' is not binary: 1 of 24 values .*such as {value:g}"):
+    with pytest.raises(InvalidInput, match=f"'3.weight' is not binary: 1 of 24 values .*for example {value:g}"):
         check_binary(model)
 
 
@@ -230,7 +230,7 @@ def test_check_binary_sees_the_zeros_of_a_pruned_layer(everything: bool) -> None
     model = nn.Sequential(pruned(binary_layer()))
     assert sorted(set(model[0].weight.flatten().tolist())) == [-1, 0, 1]
     rule = (lambda name, parameter: True) if everything else None
-    with pytest.raises(InvalidInput, match=r"'0\.weight' is not binary: 6 of 12 values .*such as -?0"):
+    with pytest.raises(InvalidInput, match=r"'0\.weight' is not binary: 6 of 12 values .*for example -?0"):
         check_binary(model, rule)
 
 
@@ -272,7 +272,7 @@ def test_a_model_without_binary_layers_proves_nothing() -> None:
 def test_a_rule_that_chooses_nothing_proves_nothing(rule: Rule) -> None:
     for model in (binary_layer(), nn.Linear(4, 3)):
         with pytest.raises(
-            InvalidInput, match=r"`binary` chooses no parameter of Linear, so there is nothing to check"
+            InvalidInput, match=r"`binary` selects no parameter of Linear, so there is nothing to check"
         ):
             check_binary(model, rule)
 
@@ -321,7 +321,7 @@ def sgd(parameters: list[nn.Parameter]) -> torch.optim.SGD:
 def test_every_parameter_needs_one_owner() -> None:
     model = nn.Linear(2, 2)
     check_owners(model, sgd([model.weight]), torch.optim.Adam([model.bias]))
-    with pytest.raises(InvalidInput, match="'bias' is trained by no optimizer"):
+    with pytest.raises(InvalidInput, match="no optimizer trains 'bias'"):
         check_owners(model, sgd([model.weight]))
     with pytest.raises(InvalidInput, match="'weight' is trained by SGD and Adam; give it to one"):
         check_owners(model, sgd([model.weight]), torch.optim.Adam([model.weight, model.bias]))

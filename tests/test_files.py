@@ -110,16 +110,16 @@ def test_the_mode_is_the_one_that_the_umask_gives(write: Callable[[Path], object
 def test_only_files_are_replaced(write: Callable[[Path], object], tmp_path: Path) -> None:
     place = tmp_path / "place.c"
     place.mkdir()
-    with pytest.raises(InvalidFile, match=r"place\.c: it is a folder; name a file in it"):
+    with pytest.raises(InvalidFile, match=r"place\.c: this is a folder; name a file in it"):
         write(place)
     place.rmdir()
     os.mkfifo(place)
-    with pytest.raises(InvalidFile, match=r"place\.c: it is a pipe; name an ordinary file"):
+    with pytest.raises(InvalidFile, match=r"place\.c: this is a pipe; name a regular file"):
         write(place)
     assert stat.S_ISFIFO(place.stat().st_mode)
     place.unlink()
     place.symlink_to("/dev/null")
-    with pytest.raises(InvalidFile, match=r"place\.c: it is a device; name an ordinary file"):
+    with pytest.raises(InvalidFile, match=r"place\.c: this is a device; name a regular file"):
         write(place)
     assert stat.S_ISCHR(place.stat().st_mode) and os.listdir(tmp_path) == ["place.c"]
 
@@ -216,7 +216,7 @@ def test_files_that_belong_together_change_together(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidFile, match=r"file/x: the folder cannot be made \(Not a directory\)"):
+    with pytest.raises(InvalidFile, match=r"file/x: cannot create the folder \(Not a directory\)"):
         make_folder(tmp_path / "file" / "x")
 
 

@@ -117,7 +117,7 @@ def test_average_is_what_was_learned_less_what_was_forgotten(R: Any) -> None:
 @pytest.mark.parametrize(
     ("R", "message"),
     [
-        (HAND[:2], r"R has shape \(2, 3\); \[tasks, tasks\] is needed"),
+        (HAND[:2], r"R has shape \(2, 3\); expected \[tasks, tasks\]"),
         (HAND[0], r"R has shape \(3,\)"),
         (np.zeros((0, 0)), r"R has shape \(0, 0\)"),
         ([], r"R has shape \(0,\)"),
@@ -125,7 +125,7 @@ def test_average_is_what_was_learned_less_what_was_forgotten(R: Any) -> None:
         (-HAND, r"R\[0, 0\] is -90; accuracies"),
         (HAND * np.inf, r"R\[0, 0\] is inf; accuracies"),
         ([[1.0], [1.0, 2.0]], "R is not an array of numbers"),
-        ([["many"]], "R is not an array of numbers .*: give accuracies in percent"),
+        ([["many"]], "R is not an array of numbers .*; pass accuracies in percent"),
     ],
 )
 @pytest.mark.parametrize(
@@ -151,22 +151,22 @@ def test_bad_matrices_get_one_line(metric: Callable[[Any], Any], R: Any, message
     [
         (
             lambda: f.average_accuracy(without((2, 1))),
-            r"R\[2, 1\] is NaN and average_accuracy needs it: measure task 1 after training on task 2",
+            r"R\[2, 1\] is NaN but average_accuracy needs it; measure task 1 after training on task 2",
         ),
-        (lambda: f.last_accuracy(without((2, 1)), tasks=2), r"R\[2, 1\] is NaN and last_accuracy"),
-        (lambda: f.last_accuracy(HAND, tasks=0), "tasks=0: it must be 1 or more"),
-        (lambda: f.learning_accuracy(without((1, 1))), r"R\[1, 1\] is NaN and learning_accuracy"),
-        (lambda: f.forgetting(without((1, 1))), r"R\[1, 1\] is NaN and forgetting"),
-        (lambda: f.forgetting(without((1, 1)), since="best"), r"R\[1, 1\] is NaN and forgetting"),
-        (lambda: f.forgetting(without((2, 0))), r"R\[2, 0\] is NaN and forgetting"),
+        (lambda: f.last_accuracy(without((2, 1)), tasks=2), r"R\[2, 1\] is NaN but last_accuracy"),
+        (lambda: f.last_accuracy(HAND, tasks=0), "tasks=0: must be 1 or more"),
+        (lambda: f.learning_accuracy(without((1, 1))), r"R\[1, 1\] is NaN but learning_accuracy"),
+        (lambda: f.forgetting(without((1, 1))), r"R\[1, 1\] is NaN but forgetting"),
+        (lambda: f.forgetting(without((1, 1)), since="best"), r"R\[1, 1\] is NaN but forgetting"),
+        (lambda: f.forgetting(without((2, 0))), r"R\[2, 0\] is NaN but forgetting"),
         (lambda: f.forgetting([[90]]), "R has 1 task; forgetting compares tasks and needs 2 or more"),
         (
             lambda: f.forgetting(HAND, since="learnt"),  # type: ignore[arg-type]
             "since='learnt': 'learned' and 'best' are allowed. Did you mean 'learned'?",
         ),
-        (lambda: f.backward_transfer(without((0, 0))), r"R\[0, 0\] is NaN and backward_transfer"),
+        (lambda: f.backward_transfer(without((0, 0))), r"R\[0, 0\] is NaN but backward_transfer"),
         (lambda: f.backward_transfer([[90]]), "R has 1 task; backward_transfer"),
-        (lambda: f.forward_transfer(without((1, 2)), BASELINE), r"R\[1, 2\] is NaN and forward_transfer"),
+        (lambda: f.forward_transfer(without((1, 2)), BASELINE), r"R\[1, 2\] is NaN but forward_transfer"),
         (lambda: f.forward_transfer([[90]], [10]), "R has 1 task; forward_transfer"),
         (lambda: f.forward_transfer(HAND, [8, 10, NAN]), r"baseline\[2\] is NaN"),
         (lambda: f.forward_transfer(HAND, [8, 10]), r"baseline has shape \(2,\) for 3 tasks; one accuracy per task"),

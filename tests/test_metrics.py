@@ -130,10 +130,10 @@ def test_flip_ratio_counts_weights_and_not_parameters() -> None:
         (HAND_P, HAND_Y[:3], r"targets have shape \(3,\) for 4 inputs"),
         (HAND_P, HAND_Y[:, None], r"targets have shape \(4, 1\)"),
         (HAND_P, HAND_Y.astype(float), "targets are float64; they must be integers"),
-        (HAND_P, HAND_Y + 1, "targets lie between 1 and 3; there are classes 0 to 2"),
-        (HAND_P, HAND_Y - 1, "targets lie between -1 and 1"),
+        (HAND_P, HAND_Y + 1, "targets range from 1 to 3; the classes are 0 to 2"),
+        (HAND_P, HAND_Y - 1, "targets range from -1 to 1"),
         (np.log(HAND_P), HAND_Y, "apply softmax to logits first"),
-        (HAND_P * 2, HAND_Y, r"row sums from 2 to 2; each row must be 0 or more and add up to 1"),
+        (HAND_P * 2, HAND_Y, r"row sums from 2 to 2; values must be 0 or more and each row must sum to 1"),
         (HAND_P * np.nan, HAND_Y, "apply softmax"),
     ],
 )
@@ -158,7 +158,7 @@ def test_bad_predictions_get_one_line(metric: Callable[..., float], p: Any, y: A
         ),
         (lambda: metrics.flip_ratio({"a": [1]}, {"a": [1], "b": [1]}), "'b' is only in `after`"),
         (lambda: metrics.flip_ratio({"a": [1, 1]}, {"a": [1]}), r"'a' has shape \(2,\) before and \(1,\) after"),
-        (lambda: metrics.flip_ratio({"a": [1.0]}, {"a": [0.5]}), "'a' holds other values than -1 and \\+1"),
+        (lambda: metrics.flip_ratio({"a": [1.0]}, {"a": [0.5]}), "'a' has values other than -1 and \\+1"),
     ],
 )
 def test_other_bad_input_gets_one_line(call: Callable[[], float], message: str) -> None:

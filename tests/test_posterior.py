@@ -163,7 +163,7 @@ def test_names_lose_what_wrappers_add() -> None:
     [
         ({}, "at least one parameter"),
         ({"w": torch.tensor([0.0, torch.nan])}, "λ of 'w' contains NaN"),
-        ({"module.w": torch.zeros(1), "w": torch.zeros(1)}, "two parameters are called 'w'"),
+        ({"module.w": torch.zeros(1), "w": torch.zeros(1)}, "two parameters are named 'w'"),
     ],
 )
 def test_bad_parameters_are_refused(natural: dict[str, Tensor], message: str) -> None:
@@ -198,9 +198,9 @@ def test_apply_writes_the_mode_or_a_sample() -> None:
 
 def test_a_posterior_of_another_model_is_refused() -> None:
     posterior = posterior_of(two_layers())
-    with pytest.raises(InvalidInput, match=r"another model: Sequential has no parameter '2.weight'"):
+    with pytest.raises(InvalidInput, match=r"different model: Sequential has no parameter '2.weight'"):
         posterior.apply(nn.Sequential(nn.Linear(3, 4)))
-    with pytest.raises(InvalidInput, match=r"another model: '0.weight' has shape \(5, 3\) there, \(4, 3\) here"):
+    with pytest.raises(InvalidInput, match=r"different model: '0.weight' has shape \(5, 3\) there, \(4, 3\) here"):
         posterior.apply(nn.Sequential(nn.Linear(3, 5, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False)))
 
 
@@ -209,7 +209,7 @@ def test_apply_refuses_weights_of_another_name_or_shape() -> None:
     posterior = posterior_of(model)
     with pytest.raises(InvalidInput, match=r"no parameter '1.weight'. Did you mean"):
         posterior.apply(model, {"1.weight": torch.ones(4, 3)})
-    with pytest.raises(InvalidInput, match=r"weights of shape \(3, 4\) for '0.weight', the model has \(4, 3\)"):
+    with pytest.raises(InvalidInput, match=r"weights have shape \(3, 4\) for '0.weight', but the model \(4, 3\)"):
         posterior.apply(model, {"0.weight": torch.ones(3, 4)})
 
 
@@ -217,7 +217,7 @@ def test_apply_refuses_weights_of_another_name_or_shape() -> None:
     ("changed", "message"),
     [
         ({"2.weight": None}, "has no entry for '2.weight'"),
-        ({"2.weight": torch.zeros(2, 5)}, r"has shape \(2, 5\) for '2.weight', the model \(2, 4\)"),
+        ({"2.weight": torch.zeros(2, 5)}, r"has shape \(2, 5\) for '2.weight', but the model \(2, 4\)"),
         ({"2.weight": torch.full((2, 4), torch.inf)}, "is infinite for '2.weight': a point mass"),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(InvalidFile, match=r"posterior.safetensors: not a whole posterior file") as caught:
+        with pytest.raises(InvalidFile, match=r"posterior.safetensors: not a complete posterior file") as caught:
             BernoulliPosterior.load(path)
         assert "\n" not in str(caught.value)
     path.write_bytes(whole + b"\0")
@@ -310,10 +310,10 @@ HEADER = {"kind": "bayesbinn posterior", "version": 1, "logit_scale": {"mode": 1
 @pytest.mark.parametrize(
     ("metadata", "tensor", "message"),
     [
-        (None, torch.zeros(1), "not a whole posterior file"),
-        ({"format": "pt"}, torch.zeros(1), "not a whole posterior file"),
-        ({**HEADER, "kind": "bayesbinn model"}, torch.zeros(1), "'bayesbinn model' version 1; this reads"),
-        ({**HEADER, "version": 2}, torch.zeros(1), "'bayesbinn posterior' version 2; this reads"),
+        (None, torch.zeros(1), "not a complete posterior file"),
+        ({"format": "pt"}, torch.zeros(1), "not a complete posterior file"),
+        ({**HEADER, "kind": "bayesbinn model"}, torch.zeros(1), "'bayesbinn model' version 1; expected"),
+        ({**HEADER, "version": 2}, torch.zeros(1), "'bayesbinn posterior' version 2; expected"),
         ({**HEADER, "logit_scale": {"mode": -1.0, "mean": 1.0}}, torch.zeros(1), "logit scale of the mode is -1.0"),
         (
             {**HEADER, "logit_scale": {"mode": "x", "mean": 1.0}},
@@ -338,7 +338,7 @@ def test_files_of_another_kind_are_refused(
 def test_files_that_are_no_safetensors_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "posterior.safetensors"
     path.write_bytes(content)
-    with pytest.raises(InvalidFile, match="not a whole posterior file"):
+    with pytest.raises(InvalidFile, match="not a complete posterior file"):
         BernoulliPosterior.load(path)
 
 
@@ -351,7 +351,7 @@ def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
 def test_the_file_of_another_model_is_refused_when_it_is_used(tmp_path: Path) -> None:
     path = tmp_path / "posterior.safetensors"
     posterior_of(two_layers()).save(path)
-    with pytest.raises(InvalidInput, match="this posterior is of another model"):
+    with pytest.raises(InvalidInput, match="this posterior belongs to a different model"):
         BernoulliPosterior.load(path).apply(nn.Linear(3, 4))
 
 

@@ -213,7 +213,7 @@ def test_only_the_training_part_of_an_augmentable_set_is_augmented() -> None:
         (dict(batch_size=0), "batch_size=0"),
         (dict(batch_size=10, start=22), "21 batches"),
         (dict(batch_size=10, start=-1), "start=-1"),
-        (dict(batch_size=10, augment=True), "without a seed"),
+        (dict(batch_size=10, augment=True), "needs a seed"),
     ],
 )
 def test_impossible_batches_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -286,7 +286,7 @@ def test_the_border_is_black_before_normalisation() -> None:
         (dict(test_targets=torch.arange(20) - 1), "test example 0 has the label -1"),
         (dict(train_targets=torch.zeros(202, dtype=torch.long)), "203 training inputs but 202 targets"),
         (dict(train_targets=torch.zeros(203)), "int64"),
-        (dict(classes=("a",)), "1 classes: 2 or more"),
+        (dict(classes=("a",)), "1 classes; at least 2"),
         (dict(train_inputs=torch.zeros(203, 3, 8, 6, dtype=torch.float64)), "uint8 or float32"),
         (dict(test_inputs=torch.zeros(20, 3, 8, 8, dtype=torch.uint8)), "same shape"),
         (dict(mean=torch.zeros(2)), "1 or 3 values"),
@@ -339,7 +339,7 @@ def test_moons_are_the_papers() -> None:
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match=r"no data set is called 'cifar-10'\. Did you mean 'cifar10'\?"):
+    with pytest.raises(InvalidInput, match=r"there is no data set 'cifar-10'\. Did you mean 'cifar10'\?"):
         data.load("cifar-10")
 
 

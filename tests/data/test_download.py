@@ -171,8 +171,8 @@ def test_a_bad_mirror_is_passed_over_and_leaves_nothing(server: Server, tmp_path
     reason = {
         "missing": "404",
         "cut": "IncompleteRead",
-        "wrong content": f"one.gz has the md5 {md5(b'other')} instead of {md5(PLAIN['one'])}",
-        "not gzip": "one.gz has the md5",
+        "wrong content": f"one.gz has md5 {md5(b'other')} instead of {md5(PLAIN['one'])}",
+        "not gzip": "one.gz has md5",
         "damaged gzip": "one.gz is damaged or truncated",
     }[fault]
     assert reason in str(caught.value) and "\n" not in str(caught.value)
@@ -245,7 +245,7 @@ def test_several_processes_may_fetch_the_same_archive(
 
 def test_a_wrong_archive_is_not_unpacked(server: Server, tmp_path: Path) -> None:
     server.files = {"/packed.tar.gz": tar(INSIDE)}
-    with pytest.raises(InvalidFile, match=r"packed\.tar\.gz has the md5"):
+    with pytest.raises(InvalidFile, match=r"packed\.tar\.gz has md5"):
         locate(packed(b"another", server.url), tmp_path)
     assert files_in(tmp_path) == {}
 
@@ -263,7 +263,7 @@ def test_an_archive_cannot_write_elsewhere(tmp_path: Path) -> None:
     evil = {"../escaped": b"x", str(tmp_path / "absolute"): b"x", "packed/../../climbed": b"x"}
     archive = tar(evil, link, hard)
     (root / "packed.tar.gz").write_bytes(archive)
-    with pytest.raises(InvalidFile, match="no file packed/one in it"):
+    with pytest.raises(InvalidFile, match="the archive has no file packed/one"):
         locate(packed(archive), root, download=False)
     assert files_in(tmp_path).keys() == {"secret", "data/packed.tar.gz"}
 
@@ -298,7 +298,7 @@ def test_a_zip_is_checked_file_by_file(server: Server, tmp_path: Path, good: boo
     if good:
         assert files_in(locate(source, tmp_path)) == PLAIN
         return
-    with pytest.raises(InvalidFile, match="one has the md5"):
+    with pytest.raises(InvalidFile, match="one has md5"):
         locate(source, tmp_path)
     assert not (tmp_path / "loose" / "one").exists()
 

@@ -162,9 +162,13 @@ LABELS, IMAGES = "train-labels-idx1-ubyte.gz", "train-images-idx3-ubyte"
         (LABELS, cut, "damaged or truncated gzip file"),
         (LABELS, replace_by(gzip.compress(b"")), "0 bytes instead of 20"),
         (LABELS, replace_by(b"\x1f\x8b" + bytes(30)), "damaged or truncated gzip file"),
-        (LABELS, replace_by(b"<html>not found</html>"[:20]), "it starts with 3c 68 74 6d, not with 00 00 08 01"),
-        (LABELS, replace_by(gzip.compress(idx((12,), 10))), "label 10 of example 0: 0 to 9 are allowed"),
-        (IMAGES, replace_by(idx((12, 14, 56))), r"its header says \(12, 14, 56\), MNIST has \(12, 28, 28\)"),
+        (
+            LABELS,
+            replace_by(b"<html>not found</html>"[:20]),
+            "starts with 3c 68 74 6d, but this kind of IDX file starts with 00 00 08 01",
+        ),
+        (LABELS, replace_by(gzip.compress(idx((12,), 10))), "label 10 of example 0 is not in 0 to 9"),
+        (IMAGES, replace_by(idx((12, 14, 56))), r"the header says \(12, 14, 56\), but MNIST has \(12, 28, 28\)"),
     ],
 )
 def test_a_bad_mnist_file_is_named(small_mnist: Path, name: str, damage: Callable[[Path], None], message: str) -> None:
@@ -174,7 +178,7 @@ def test_a_bad_mnist_file_is_named(small_mnist: Path, name: str, damage: Callabl
     with pytest.raises(InvalidFile, match=message) as caught:
         data.load("mnist", data_dir=small_mnist.parent, download=False)
     line = one_line(caught.value)
-    assert line.startswith(str(path)) and line.endswith("replace the file, or delete it to have it downloaded again")
+    assert line.startswith(str(path)) and line.endswith("replace the file, or delete it to download it again")
     assert path.read_bytes() == content, "a user's file is never touched"
 
 
@@ -224,9 +228,9 @@ def test_the_fine_label_of_cifar100_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "classes", "message"),
     [
-        (records((1,), (10,)), (10,), "label 10 in record 1: 0 to 9 are allowed"),
-        (records((20, 1), (0, 1)), (20, 100), "label 20 in record 0: 0 to 19 are allowed"),
-        (records((2, 100), (0, 1)), (20, 100), "label 100 in record 0: 0 to 99 are allowed"),
+        (records((1,), (10,)), (10,), "label 10 in record 1 is not in 0 to 9"),
+        (records((20, 1), (0, 1)), (20, 100), "label 20 in record 0 is not in 0 to 19"),
+        (records((2, 100), (0, 1)), (20, 100), "label 100 in record 0 is not in 0 to 99"),
         (records((1,), (2,))[:-1], (10,), "6,145 bytes instead of 6,146 .2 records of 3,073 bytes"),
         (b"", (10,), "0 bytes instead of 6,146"),
         (records((1, 1), (2, 2)), (10,), "more than 6,146 bytes"),
@@ -264,7 +268,7 @@ def test_cifar100_as_a_whole(tmp_path: Path) -> None:
 
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
-    with pytest.raises(InvalidFile, match=r"x\.bin: cannot be read \(No such file or directory\)"):
+    with pytest.raises(InvalidFile, match=r"x\.bin: cannot read the file \(No such file or directory\)"):
         cifar.read_records([path], 2, (10,))
 
 
@@ -274,9 +278,9 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("1.0\n" * 199, "199 numbers, 200 finite ones are needed"),
+        ("1.0\n" * 199, "199 numbers; expected 200 finite ones"),
         ("1.0\n" * 199 + "abc\n", "could not convert string to float: b?'abc'"),
-        ("1.0\n" * 199 + "nan\n", "200 finite ones are needed"),
+        ("1.0\n" * 199 + "nan\n", "expected 200 finite ones"),
     ],
 )
 def test_a_bad_snelson_file_is_named(tmp_path: Path, content: str, message: str) -> None:

@@ -139,8 +139,8 @@ def test_what_a_permuted_stream_says_of_itself() -> None:
     assert stream.source == "here"
     assert stream.notes == (
         "made up",
-        "every task shuffles the 36 entries of its flattened inputs, drawn from seed 4",
-        "the 3 channels of a pixel are shuffled apart",
+        "each task permutes the 36 entries of its flattened inputs, drawn from seed 4",
+        "the 3 channels of a pixel are permuted independently",
     )
     assert [task.name for task in stream] == [f"permuted images: permutation {i}" for i in range(3)]
     assert all(task.classes == NAMES and task.input_shape == (36,) for task in stream)
@@ -150,7 +150,7 @@ def test_what_a_permuted_stream_says_of_itself() -> None:
 def test_a_stream_ends() -> None:
     stream = data.permuted(images(), 2)
     for i in (2, -1):
-        with pytest.raises(IndexError, match=f"permuted images has no task {i}: 0 to 1 are allowed"):
+        with pytest.raises(IndexError, match=f"permuted images has no task {i}; tasks are 0 to 1"):
             stream[i]
         with pytest.raises(IndexError):
             stream.task_name(i)
@@ -161,22 +161,22 @@ def test_a_stream_ends() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: data.permuted(images(), 0), "tasks=0: it must be 1 or more"),
-        (lambda: data.permuted(images(), 1, seed=-1), "seed=-1: it must lie from 0 to 4294967295"),
-        (lambda: data.permuted(images(), 2, permutations=[range(12)]), r"len\(permutations\) is 1, tasks=2: give one"),
+        (lambda: data.permuted(images(), 0), "tasks=0: must be 1 or more"),
+        (lambda: data.permuted(images(), 1, seed=-1), "seed=-1: must be from 0 to 4294967295"),
+        (lambda: data.permuted(images(), 2, permutations=[range(12)]), r"len\(permutations\) is 1 but tasks=2"),
         (
             lambda: data.permuted(images(), 2, permutations=[range(12), range(11)]),
-            r"permutation of task 1: shape \(11,\), inputs have 12 entries: each of 0 to 11 exactly once is needed",
+            r"permutation of task 1: shape \(11,\), but inputs have 12 entries; use each of 0 to 11 exactly once",
         ),
         (
             lambda: data.permuted(images(), 1, permutations=[[*range(11), 3]]),
-            "permutation of task 0: 3 is there more than once: each of",
+            "permutation of task 0: 3 appears more than once; use each of",
         ),
-        (lambda: data.permuted(images(), 1, permutations=[range(1, 13)]), "task 0: 12 is out of range: each of"),
-        (lambda: data.permuted(images(), 1, permutations=[range(-1, 11)]), "task 0: -1 is out of range: each of"),
-        (lambda: data.permuted(images(), 1, permutations=[np.arange(12.0)]), "task 0: values of type float64, not who"),
-        (lambda: data.permuted(regression(), 1), "images is for regression: a stream needs classes"),
-        (lambda: data.split(regression()), "images is for regression: a stream needs classes"),
+        (lambda: data.permuted(images(), 1, permutations=[range(1, 13)]), "task 0: 12 is out of range; use each of"),
+        (lambda: data.permuted(images(), 1, permutations=[range(-1, 11)]), "task 0: -1 is out of range; use each of"),
+        (lambda: data.permuted(images(), 1, permutations=[np.arange(12.0)]), "task 0: values of type float64, not int"),
+        (lambda: data.permuted(regression(), 1), "images is for regression; a stream needs classes"),
+        (lambda: data.split(regression()), "images is for regression; a stream needs classes"),
         (
             lambda: data.split(images(), 4),
             "classes_per_task=4: images has 6 classes; with scenario='class' it can be 1, 2, 3, 6",
@@ -360,7 +360,7 @@ def test_the_head_is_the_first_tasks_or_what_the_user_says() -> None:
     stream = data.stream_of(tasks, classes=["a", "b", "c", "d"], name="letters")
     assert stream.classes == stream[0].classes == ("a", "b", "c", "d")
     assert (stream.name, stream[1].name) == ("letters", "letters: task 1")
-    assert "2 classes: the first task's labels go up to 1" in data.stream_of(tasks[:1]).notes
+    assert "2 classes, because the first task's labels go up to 1" in data.stream_of(tasks[:1]).notes
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int32, np.float64, np.uint64])
@@ -386,30 +386,30 @@ RAGGED = [(np.zeros(3), 0), (np.zeros(4), 1)]
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        (NONE, GOOD, "no training examples: fill the task or leave it out"),
+        (NONE, GOOD, "no training examples; add some or leave the task out"),
         (GOOD, NONE, "no test examples"),
         (Experience([], []), GOOD, "no training examples"),
-        (numbers(labels=5), GOOD, "training labels 3, 4, but the one head has 0 to 2: pass classes=5 or more"),
-        (GOOD, numbers(labels=12), r"test labels 3, 4, 5, 6, 7, …, but the one head has 0 to 2: pass classes=12"),
-        (GOOD, (GOOD[0], GOOD[1] - 1), "test labels -1, but the one head has 0 to 2: count classes from 0"),
+        (numbers(labels=5), GOOD, "training labels 3, 4, but the shared head has 0 to 2; pass classes=5 or more"),
+        (GOOD, numbers(labels=12), r"test labels 3, 4, 5, 6, 7, …, but the shared head has 0 to 2; pass classes=12"),
+        (GOOD, (GOOD[0], GOOD[1] - 1), "test labels -1, but the shared head has 0 to 2; count classes from 0"),
         (numbers(columns=4), GOOD, r"training inputs are torch.float32 \(4,\), the first task's torch.float32 \(3,\)"),
         (GOOD, Experience(*numbers(columns=2)), r"test inputs are torch.float32 \(2,\), the first task's"),
         (pixels(shape=(3,)), GOOD, r"training inputs are torch.uint8 \(3,\), the first task's torch.float32 \(3,\)"),
-        ((np.ma.masked_less(GOOD[0], 0), GOOD[1]), GOOD, r"training part has masked values \(\d+\): fill them"),
-        (GOOD, (GOOD[0], np.ma.masked_equal(GOOD[1], 1)), r"test part has masked values \(\d+\): fill them"),
-        ((HOLE, GOOD[1]), GOOD, "training example 5 has a NaN or infinite value: fill it or remove"),
+        ((np.ma.masked_less(GOOD[0], 0), GOOD[1]), GOOD, r"training part has \d+ masked values; fill them"),
+        (GOOD, (GOOD[0], np.ma.masked_equal(GOOD[1], 1)), r"test part has \d+ masked values; fill them"),
+        ((HOLE, GOOD[1]), GOOD, "training example 5 has a NaN or infinite value; fill it or remove"),
         (GOOD, (GOOD[0] * 1e300, GOOD[1]), "test example 0 has a NaN or infinite value"),
-        ((GOOD[0], GOOD[1] + 0.5), GOOD, "training targets of type float64 are not whole numbers: count classes"),
-        ((GOOD[0], GOOD[1] * np.nan), GOOD, "training targets of type float64 are not whole numbers"),
-        (GOOD, (GOOD[0], GOOD[1].astype(str)), "test targets of type <U21 are not whole numbers"),
-        ((GOOD[0], GOOD[1][:5]), GOOD, r"12 training inputs but targets of shape \(5,\): one class for each"),
-        (GOOD, (GOOD[0], np.eye(12)), r"12 test inputs but targets of shape \(12, 12\): one class for each"),
-        ((GOOD[1], GOOD[1]), GOOD, r"training inputs of type int64 and shape \(12,\): numbers \[N, ...\] are needed"),
-        ((GOOD[0].astype(str), GOOD[1]), GOOD, "training inputs of type <U32 and shape"),
-        (pixels(shape=(5, 4, 2)), GOOD, r"training images of shape \(12, 5, 4, 2\): 1 or 3 channels are needed"),
-        (7, GOOD, r"training part of type int: \(inputs, targets\) or a map-style data set is needed"),
-        (GOOD, {"x": 1}, "test part of type dict"),
-        (GOOD[0], GOOD, r"training example 0 is of type ndarray: \(input, target, ...\) is needed"),
+        ((GOOD[0], GOOD[1] + 0.5), GOOD, "training targets of type float64 are not integers; count classes"),
+        ((GOOD[0], GOOD[1] * np.nan), GOOD, "training targets of type float64 are not integers"),
+        (GOOD, (GOOD[0], GOOD[1].astype(str)), "test targets of type <U21 are not integers"),
+        ((GOOD[0], GOOD[1][:5]), GOOD, r"12 training inputs but targets of shape \(5,\); give one class per input"),
+        (GOOD, (GOOD[0], np.eye(12)), r"12 test inputs but targets of shape \(12, 12\); give one class per input"),
+        ((GOOD[1], GOOD[1]), GOOD, r"training inputs have type int64 and shape \(12,\); expected numbers \[N, ...\]"),
+        ((GOOD[0].astype(str), GOOD[1]), GOOD, "training inputs have type <U32 and shape"),
+        (pixels(shape=(5, 4, 2)), GOOD, r"training images have shape \(12, 5, 4, 2\); expected 1 or 3 channels"),
+        (7, GOOD, r"training part is of type int; expected \(inputs, targets\) or a map-style data set"),
+        (GOOD, {"x": 1}, "test part is of type dict"),
+        (GOOD[0], GOOD, r"training example 0 is of type ndarray; expected \(input, target, ...\)"),
     ],
 )
 def test_a_task_that_does_not_fit_gets_one_line(train: Any, test: Any, message: str) -> None:
@@ -435,21 +435,21 @@ def test_examples_that_are_read_late_are_checked_then(part: Any, message: str) -
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: data.stream_of([]), "the stream has no tasks: 1 or more are needed"),
+        (lambda: data.stream_of([]), "the stream has no tasks; at least 1 is needed"),
         (lambda: data.stream_of({}), "the stream has no tasks"),
         (lambda: data.stream_of(5), "tasks is of type int, not a sequence of tasks"),  # type: ignore[arg-type]
-        (lambda: data.stream_of([(GOOD, GOOD), (GOOD,)]), r"task 1 is of type tuple and length 1: \(train, test"),
+        (lambda: data.stream_of([(GOOD, GOOD), (GOOD,)]), r"task 1 is of type tuple and length 1; expected \(train"),
         (lambda: data.stream_of([(GOOD, GOOD, GOOD)]), "task 0 is of type tuple and length 3"),
         (lambda: data.stream_of("ab"), "task 0 is of type str"),
-        (lambda: data.stream_of([(GOOD, GOOD)], classes=1), "classes=1: 2 or more different classes are needed"),
-        (lambda: data.stream_of([(GOOD, GOOD)], classes=["a", "a"]), r"classes=\['a', 'a'\]: 2 or more different"),
+        (lambda: data.stream_of([(GOOD, GOOD)], classes=1), "classes=1: at least 2 different classes are needed"),
+        (lambda: data.stream_of([(GOOD, GOOD)], classes=["a", "a"]), r"classes=\['a', 'a'\]: at least 2 different"),
         (
             lambda: data.stream_of([(numbers(labels=1), GOOD)]),
-            "task 0: its largest label is 0: pass classes=, the number of all classes",
+            "task 0: the largest label is 0; pass classes=, the number of all classes",
         ),
         (
             lambda: data.stream_of([((GOOD[0], GOOD[1] + 10**12), GOOD)]),
-            "task 0: its largest label is 1000000000002: pass classes=",
+            "task 0: the largest label is 1000000000002; pass classes=",
         ),
     ],
 )

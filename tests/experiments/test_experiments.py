@@ -168,7 +168,7 @@ def test_a_wrong_setting_gets_one_line(changes: dict[str, Any], message: str) ->
 FILES = [
     ("[data", "not TOML"),
     ('title = "x"\nmethod = 3\n[data]\nname = "digits"', "field required"),
-    ('title = "x"\n[data]\nname = "digits"', "it needs a table [method], or [methods.NAME]"),
+    ('title = "x"\n[data]\nname = "digits"', "add a table [method], or [methods.NAME]"),
     ('title = "x"\nmethods = 3', "methods must be a table, received 3"),
     ('title = "x"\n[methods]\nste = 3', "ste must be a table, received 3"),
     ('title = "x"\ntraining = 3\n[methods.ste]\nlr = 0.1', "training must be a table"),
@@ -191,7 +191,7 @@ def test_a_broken_file_gets_one_line(text: str, message: str, tmp_path: Path) ->
 
 def test_a_file_that_is_no_text_gets_one_line(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BayesbinnError, match="cannot be read"):
+    with pytest.raises(BayesbinnError, match="cannot read the file"):
         load_experiment(str(tmp_path / "mine.toml"))
 
 
@@ -217,7 +217,7 @@ def test_a_missing_setting_and_an_absent_method_are_named(tmp_path: Path) -> Non
 def test_toml_keeps_every_kind_of_value() -> None:
     tree = {"a": 'quote " and \\ and \n', "b": {"c": {"x": 1e16, "y": 1e-300, "z": True}, "d": [1, 2.5]}, "n": -3}
     assert tomllib.loads(to_toml(tree)) == tree
-    with pytest.raises(BayesbinnError, match="cannot be written as TOML"):
+    with pytest.raises(BayesbinnError, match=r"cannot write .* as TOML"):
         to_toml({"a": object()})
 
 

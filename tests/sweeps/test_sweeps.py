@@ -96,7 +96,7 @@ GRID_ERRORS = [
     ("experiment = 'digits'\nmethods = []", "methods is an empty list"),
     ("experiment = 'digits'\nmethods = [1]", "methods must be a list of str values, received 1"),
     ("experiment = 'digits'\nmethods = ['ste', 'ste']", "methods has 'ste' twice"),
-    ("experiment = 'digits'\nseeds = 0", "seeds = 0: it must be 1 or more"),
+    ("experiment = 'digits'\nseeds = 0", "seeds = 0: must be 1 or more"),
     ("experiment = 'digits'\nseeds = [1, 1]", "seeds has 1 twice"),
     ("experiment = 'digits'\nseeds = [-1]", "training.seed"),
     ("experiment = 'digits'\n[grid]\nlr = 0.1", "lr must be a list of values, received 0.1"),
@@ -313,7 +313,7 @@ def test_a_driver_that_ends_leaves_no_process_and_is_resumed(number: signal.Sign
     _, said = driver.communicate(timeout=120)
     until(lambda: not list(folder.glob("*/lock")), "the processes wrote their checkpoints and went")
     if number != signal.SIGKILL:
-        assert driver.returncode == 128 + number and "the same command goes on" in said
+        assert driver.returncode == 128 + number and "run the same command again to resume" in said
     assert all("stopped in epoch" in log.read_text() for log in folder.glob("*/log.txt"))
     shown = call("status", folder)
     assert "2 unfinished" in shown.stdout, shown.stdout

@@ -336,7 +336,7 @@ def test_what_several_ranks_cannot_do_is_refused(preset: str, changes: dict[str,
 
 @pytest.mark.parametrize("method", ["ste", "bop", "pmf", "lrnet", "float"])
 def test_methods_that_draw_no_weights_refuse_noise_of_its_own(method: str) -> None:
-    with pytest.raises(InvalidInput, match=r"is for methods that draw their weights \(bayesbinn, bimu\); leave it out"):
+    with pytest.raises(InvalidInput, match=r"is for methods that sample weights \(bayesbinn, bimu\); remove it"):
         load_experiment("digits", method=method, overrides={"training.independent_noise": True})
 
 

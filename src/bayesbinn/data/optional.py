@@ -1,4 +1,4 @@
-"""Packages that only some data sets need, imported when they are used."""
+"""Packages that only some data sets need, imported on use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bayesbinn.errors import MissingDependency, how_to_install
 
 
 def need(module: str, purpose: str) -> Any:
-    """The module, or one line that says what to install.
+    """Import a module, or raise one line that says what to install.
 
     >>> need("json", "reading JSON").loads("[1]")
     [1]
