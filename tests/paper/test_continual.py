@@ -168,19 +168,19 @@ def test_missing_and_unfinished_runs_are_left_out(
     monkeypatch.setattr(continual_runs, "preset_names", lambda: ["permuted-mnist"])
     lines, text, numbers = reproduced("figure-continual", tmp_path, seeds=3)
     assert [each.partition("bayesbinn-")[2] for each in lines[:3]] == [
-        *("1: not there, left out", "2: reused, 5 tasks × 100 epochs", "3: in task 3 of 5, left out")
+        *("1: not found, omitted", "2: reused, 5 tasks × 100 epochs", "3: in task 3 of 5, omitted")
     ]
-    assert "another experiment (continual.remember is True there, False here)" in lines[3]
+    assert "a different experiment (continual.remember is True there, False here)" in lines[3]
     assert "no readable results" in lines[4]
-    assert lines[6] == "BayesBiNN with memory: left out: there is no preset 'permuted-mnist-memory'"
+    assert lines[6] == "BayesBiNN with memory: omitted: there is no preset 'permuted-mnist-memory'"
     assert (
-        row_of(text, "BayesBiNN, posterior as prior", "shared")[-1] == "2 (seed 1: not there; seed 3: in task 3 of 5)"
+        row_of(text, "BayesBiNN, posterior as prior", "shared")[-1] == "2 (seed 1: not found; seed 3: in task 3 of 5)"
     )
     assert row_of(text, "BayesBiNN with memory")[1] == "not run: there is no preset 'permuted-mnist-memory'"
     assert row_of(text, "STE-Adam", "no distribution")[2:8] == [""] * 6
     found = numbers["variants"]
     assert found["bayesbinn"]["seeds"] == [2] and found["no-prior"]["seeds"] == []
-    assert found["ewc"]["not run"] == [f"seed {seed}: not there" for seed in (1, 2, 3)]
+    assert found["ewc"]["not run"] == [f"seed {seed}: not found" for seed in (1, 2, 3)]
     assert found["ste"]["entropy"] == [None] * 6
 
 
@@ -188,7 +188,7 @@ def test_pictures_without_runs(tmp_path: Path) -> None:
     for name in ("figure-continual", "figure-stream"):
         _, text, _ = reproduced(name, tmp_path)
         assert "not run: " in text
-    with pytest.raises(InvalidInput, match=r"no finished run to show: .*no run is there"):
+    with pytest.raises(InvalidInput, match=r"no finished run to show: .*no run found"):
         reproduced("figure-posteriors", tmp_path)
 
 
@@ -212,7 +212,7 @@ def test_compressed_runs_have_names_of_their_own(tmp_path: Path, no_chart: None)
     ("name", "options", "message"),
     [
         ("figure-continual", {"methods": "ste,ewd"}, "no 'ewd' in this figure. Did you mean 'ewc'"),
-        ("figure-continual", {"methods": "lrnet"}, "There are bayesbinn, no-prior, memory, ste, bop, float, ewc"),
+        ("figure-continual", {"methods": "lrnet"}, "Allowed: bayesbinn, no-prior, memory, ste, bop, float, ewc"),
         ("figure-continual", {"methods": " ,"}, "name at least one"),
         ("figure-posteriors", {"methods": "ste"}, "leave it out"),
         ("figure-stream", {"methods": "bimu"}, "leave it out"),
@@ -248,7 +248,7 @@ def test_posteriors(tmp_path: Path) -> None:
 def test_posteriors_of_one_run(tmp_path: Path, no_chart: None) -> None:
     fabricate(tmp_path / "runs" / "permuted-mnist-bayesbinn-1", CELL, 1, five_tasks(2, 0.75))
     _, text, _ = reproduced("figure-posteriors", tmp_path)
-    assert row_of(text, "BayesBiNN, without prior")[1] == "not run: no run is there"
+    assert row_of(text, "BayesBiNN, without prior")[1] == "not run: no run found"
 
 
 # ---- figure-stream --------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_stream_from_known_runs(tmp_path: Path, short_stream: dict[str, Variant]
     ]
     gain = numbers["memory above plain, in combined standard deviations"]
     assert gain == {"none": pytest.approx(10 / math.sqrt(50))} and "+1.4 combined standard deviations" in text
-    assert row_of(text, "BiMU")[1] == "not run: no run is there"
+    assert row_of(text, "BiMU")[1] == "not run: no run found"
     assert row_of(text, "BayesBiNN, published")[2] == "67.9" and row_of(text, "BiMU, published")[2] == "90.3"
     assert numbers["published"] == published.STREAM
     assert numbers["variants"]["memory"]["at the end"][1] == [30, 84, 84, 84, 84, 84]
@@ -294,7 +294,7 @@ def test_one_seed_is_not_compared(tmp_path: Path, no_chart: None, short_stream: 
     for variant in short_stream.values():
         fabricate(tmp_path / "runs" / f"{variant.stem}-1", variant.cell, 1, stream_lines(80.0))
     _, text, numbers = reproduced("figure-stream", tmp_path)
-    assert numbers["memory above plain, in combined standard deviations"] == {} and "takes two seeds" in text
+    assert numbers["memory above plain, in combined standard deviations"] == {} and "needs two seeds" in text
 
 
 def gathered(variant: Variant, budget: Budget) -> Gathered:
@@ -336,7 +336,7 @@ def test_missing_runs_are_made_and_unfinished_ones_resumed(
     experiment = cell.experiment(Budget(1, 1, 0.2, tmp_path, None), 0)
     continual_runs.open_run(experiment, folder).train(stop_after=2)
     lines, text, numbers = reproduced("figure-continual", tmp_path, **options)
-    assert "training (in task 3 of 5)" in lines[0] and "training (not there)" in lines[1]
+    assert "training (in task 3 of 5)" in lines[0] and "training (not found)" in lines[1]
     again, _, same = reproduced("figure-continual", tmp_path, **options)
     assert "reused" in again[0] and "reused" in again[1] and same["variants"] == numbers["variants"]
     measured = numbers["variants"]["bayesbinn"]["after the last task"]

@@ -130,7 +130,7 @@ def test_status_tells_what_is_done_and_what_is_left(finished: Path, tmp_path: Pa
     assert "0 of 1 runs" in before
     assert "nothing is running" in before
     assert after.count("done") == 2
-    assert "left in all: 0 s" in after
+    assert "total remaining: 0 s" in after
 
 
 def test_a_record_without_its_origin_counts_as_empty(finished: Path, tmp_path: Path) -> None:

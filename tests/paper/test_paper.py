@@ -212,7 +212,7 @@ def test_names_and_arguments(tmp_path: Path) -> None:
     for name, options, message in (
         ("figure-moon", {}, "Did you mean 'figure-moons'"),
         ("table-accuracy", {"methods": "ste,bob"}, "Did you mean 'bop'"),
-        ("table-temperatures", {"methods": "ste"}, "There are bayesbinn"),
+        ("table-temperatures", {"methods": "ste"}, "Allowed: bayesbinn"),
         ("figure-moons", {"methods": "ste"}, "leave it out"),
         ("table-accuracy", {"seeds": 0}, "--seeds 0"),
         ("table-accuracy", {"stop_after": -1}, "--stop-after -1"),
@@ -252,9 +252,9 @@ def test_curves(tmp_path: Path, no_training: None) -> None:
 def test_only_what_is_there_without_training(tmp_path: Path, no_chart: None) -> None:
     fabricate(tmp_path / "runs", "mnist", "bayesbinn", 2, [row(1, 92, 96, 96.5)])
     lines, text, numbers = reproduced("figure-curves", tmp_path, seeds=3, epochs=1, train=False)
-    assert [line.rpartition(": ")[2].split(",")[0] for line in lines[:3]] == ["not there", "reused", "not there"]
-    assert numbers["data"]["mnist"]["seeds"] == [2] and numbers["data"]["mnist"]["not run"] == "no run is there"
-    assert numbers["data"]["cifar10"]["not run"] == "no run is there" and "not run: no run is there" in text
+    assert [line.rpartition(": ")[2].split(",")[0] for line in lines[:3]] == ["not found", "reused", "not found"]
+    assert numbers["data"]["mnist"]["seeds"] == [2] and numbers["data"]["mnist"]["not run"] == "no run found"
+    assert numbers["data"]["cifar10"]["not run"] == "no run found" and "not run: no run found" in text
 
 
 def test_moons_on_a_short_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The layers of a network as calls of C functions, with the constants that they need."""
+"""The layers of a network as calls of C functions, with the constants they need."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from bayesbinn.modelfile.graph import Node, channels_of, place
 
 
 class Layers:
-    """One method per operation, found by its name, gives its lines of C; names start with model_ for now."""
+    """One method per operation, looked up by name, returns its lines of C; names start with model_ for now."""
 
     def __init__(self, networks: Networks) -> None:
         self.networks = networks
         self.memory: Memory = plan_memory(networks)
         self.parts: set[str] = set()
-        """Templates that are needed."""
+        """The templates in use."""
         self.arrays: dict[str, str] = {}
         self.shapes: list[str] = []
         self.constant_bytes = 0
         self._array_names: dict[str, str] = {}
         nodes = networks.graph.nodes
         self.lines: dict[bool, list[str]] = {False: [], True: []}
-        """Calls that all networks share, and those of one of them."""
+        """Calls that all networks share, and those of one network."""
         for index in networks.steps:
             self.lines[networks.own[index + 1]] += [
                 f"/* {comment(place(index, nodes[index]))}: {list(networks.shapes[index + 1])} */",
                 *getattr(self, f"_{nodes[index].op}")(index, nodes[index]),
             ]
 
-    # Places of values and tensors.
+    # Locations of values and tensors.
 
     def at(self, value: int) -> str:
         block = self.memory.values[value]
@@ -149,7 +149,7 @@ class Layers:
         return [f"model_softmax({self.at(index + 1)}, {self.at(node.inputs[0])}, {sizes});"]
 
     def _reshape(self, index: int, node: Node) -> list[str]:
-        return []  # the same numbers in the same place
+        return []  # the same numbers at the same location
 
     def _concat(self, index: int, node: Node) -> list[str]:
         self.parts.add("concat")
