@@ -1,4 +1,4 @@
-"""Metrics of continual learning against hand-computed values, and what always holds between them."""
+"""Continual-learning metrics against hand-computed values, and the identities between them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bayesbinn.errors import InvalidInput
 
 NAN = float("nan")
 
-# Task 0 is learned to 90 and still improves to 94; task 1 is learned to 80; all lose by the end.
+# Task 0 reaches 90 and later improves to 94; task 1 reaches 80; all get worse by the end.
 HAND = np.array([[90.0, 20.0, 14.0], [94.0, 80.0, 30.0], [60.0, 72.0, 96.0]])
 BASELINE = np.array([8.0, 10.0, 12.0])
 EXPECTED = {
     "average_accuracy": (60 + 72 + 96) / 3,
-    "last_accuracy": (60 + 72 + 96) / 3,  # fewer than five tasks: all of them
+    "last_accuracy": (60 + 72 + 96) / 3,  # with fewer than five tasks, all count
     "learning_accuracy": (90 + 80 + 96) / 3,
     "forgetting_since_learned": ((90 - 60) + (80 - 72)) / 2,
     "forgetting_since_best": ((94 - 60) + (80 - 72)) / 2,
@@ -66,7 +66,7 @@ def test_entries_that_a_metric_does_not_need_may_be_missing() -> None:
     assert f.forward_transfer(HAND, [NAN, 10, 12]) == EXPECTED["forward_transfer"]
 
 
-def test_the_summary_says_none_where_something_is_missing() -> None:
+def test_the_summary_is_none_if_something_is_missing() -> None:
     assert {k for k, v in f.summary(without((2, 0)), BASELINE).items() if v is None} == {
         "average_accuracy",
         "last_accuracy",
@@ -85,7 +85,7 @@ def test_the_summary_says_none_where_something_is_missing() -> None:
 
 
 @given(matrices())
-def test_forgetting_is_backward_transfer_with_the_other_sign(R: Any) -> None:
+def test_forgetting_is_backward_transfer_with_the_opposite_sign(R: Any) -> None:
     assert f.forgetting(R) == pytest.approx(-f.backward_transfer(R), abs=1e-9)
 
 
@@ -107,7 +107,7 @@ def test_the_mean_over_all_tasks_is_the_average(R: Any) -> None:
 
 
 @given(matrices())
-def test_average_is_what_was_learned_less_what_was_forgotten(R: Any) -> None:
+def test_average_is_what_was_learned_minus_what_was_forgotten(R: Any) -> None:
     """The last task cannot be forgotten: ACC = LA − (T − 1) / T · F."""
     count = len(R)
     expected = f.learning_accuracy(R) - (count - 1) / count * f.forgetting(R)

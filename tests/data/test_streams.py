@@ -25,7 +25,7 @@ RANDOM = np.random.default_rng(5)
 
 
 def images(shape: tuple[int, ...] = (1, 4, 3), count: int = 60, **changes: Any) -> data.Dataset:
-    """Random images of six classes in turn."""
+    """Random images, cycling through six classes."""
     generator = torch.Generator().manual_seed(3)
     inputs = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
     facts: dict[str, Any] = dict(
@@ -64,7 +64,7 @@ def orders(seed: int, tasks: int, size: int) -> list[Any]:
 
 
 def whole(dataset: data.Dataset) -> tuple[Tensor, Tensor]:
-    """Normalised training inputs and test inputs, as training sees them."""
+    """Normalized training and test inputs, as seen in training."""
     parts = dataset.split(validation=0)
     assert parts.test is not None
     return parts.train.whole()[0], parts.test.whole()[0]
@@ -87,7 +87,7 @@ def test_the_inverse_permutation_gives_the_original_back(seed: int, channels: in
 
 
 @pytest.mark.parametrize("dataset", [images(), images((3, 4, 3)), table()], ids=["grey", "colour", "table"])
-def test_normalising_and_permuting_commute(dataset: data.Dataset) -> None:
+def test_normalizing_and_permuting_commute(dataset: data.Dataset) -> None:
     order = np.random.default_rng(1).permutation(dataset.flattened().input_shape[0])
     task = data.permuted(dataset, 1, permutations=[order])[0]
     assert task.train_inputs.dtype == dataset.train_inputs.dtype
@@ -99,7 +99,7 @@ def test_the_names_of_columns_go_with_them() -> None:
     assert data.permuted(table(), 1, permutations=[[2, 0, 3, 1]])[0].features == ("c", "a", "d", "b")
 
 
-def test_every_task_of_a_seed_has_an_order_of_its_own_whatever_their_number() -> None:
+def test_every_task_of_a_seed_has_its_own_order_whatever_the_number_of_tasks() -> None:
     few, many = data.permuted(images(), 5, seed=7), data.permuted(images(), 100, seed=7)
     tasks = [many[i].train_inputs for i in range(100)]
     for i, task in enumerate(few):
@@ -112,7 +112,7 @@ def test_every_task_of_a_seed_has_an_order_of_its_own_whatever_their_number() ->
 
 
 def test_the_permutations_of_a_seed_are_known() -> None:
-    """Frozen numbers: another shuffle would make old runs impossible to compare."""
+    """Fixed numbers: with a different shuffle, old runs could not be compared."""
     rows = torch.arange(10, dtype=torch.float32).repeat(4, 1)
     dataset = images(
         train_inputs=rows,
@@ -124,7 +124,7 @@ def test_the_permutations_of_a_seed_are_known() -> None:
     assert found == [[1, 0, 9, 8, 6, 3, 7, 4, 2, 5], [9, 2, 8, 0, 7, 3, 1, 5, 4, 6]]
 
 
-def test_a_hundred_tasks_cost_nothing_until_asked_for() -> None:
+def test_a_hundred_tasks_cost_nothing_until_requested() -> None:
     dataset = images((1, 64, 64), count=3000)
     start = time.perf_counter()
     stream = data.permuted(dataset, 100)
@@ -133,7 +133,7 @@ def test_a_hundred_tasks_cost_nothing_until_asked_for() -> None:
     assert stream[99] is not stream[99]
 
 
-def test_what_a_permuted_stream_says_of_itself() -> None:
+def test_how_a_permuted_stream_describes_itself() -> None:
     stream = data.permuted(images((3, 4, 3)), 3, seed=4)
     assert (stream.name, stream.input_shape, stream.classes) == ("permuted images", (36,), NAMES)
     assert stream.source == "here"
@@ -249,7 +249,7 @@ def test_permuted_and_split_mnist(data_dir: Path) -> None:
     assert torch.equal(task.train_targets, mnist.train_targets)
     stream = data.split(mnist)
     assert stream.task_names == ("0, 1", "2, 3", "4, 5", "6, 7", "8, 9")
-    # The numbers of training examples of split MNIST: 5,923 zeros and 6,742 ones, and so on.
+    # The numbers of training examples in split MNIST: 5,923 zeros and 6,742 ones, and so on.
     assert [len(task.train_inputs) for task in stream] == [12665, 12089, 11263, 12183, 11800]
     assert sum(len(task.test_inputs) for task in stream) == 10_000
 
@@ -304,7 +304,7 @@ def test_every_form_of_a_task_gives_the_same_stream() -> None:
             assert task.test_targets is not None and task.test_targets.tolist() == test[1].tolist()
 
 
-def test_data_sets_are_read_when_their_task_is_asked_for() -> None:
+def test_data_sets_are_read_when_their_task_is_requested() -> None:
     tasks = [(Experience(*numbers()), Experience(*numbers(6))) for _ in range(3)]
     stream = data.stream_of(tasks)
     assert [(train.read, test.read) for train, test in tasks] == [(13, 1), (1, 1), (1, 1)]
@@ -312,7 +312,7 @@ def test_data_sets_are_read_when_their_task_is_asked_for() -> None:
     assert [(train.read, test.read) for train, test in tasks] == [(13, 1), (1, 1), (13, 7)]
 
 
-def test_the_first_task_alone_sets_the_scale() -> None:
+def test_only_the_first_task_sets_the_scale() -> None:
     first, later = numbers(), numbers(shift=1000)
     stream = data.stream_of([(first, first), (later, later)])
     assert stream.notes[0] == "the first task's mean and deviation of each column scale all inputs"
@@ -323,7 +323,7 @@ def test_the_first_task_alone_sets_the_scale() -> None:
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float32], ids=["bytes", "zero to one"])
 def test_rows_of_pixels_share_one_scale(kind: Any) -> None:
-    """A pixel that is always dark in the first task must not blow up when a later task puts a bright one there."""
+    """A pixel that is always dark in the first task must not blow up if it is bright in a later task."""
     rows = RANDOM.integers(0, 256, (50, 8), dtype=np.uint8)
     rows[:, :4] = 0
     rows[0, 0] = 1
@@ -336,7 +336,7 @@ def test_rows_of_pixels_share_one_scale(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4), (5, 4, 1)])
-def test_grey_images_may_stand_in_any_of_three_ways(shape: tuple[int, ...]) -> None:
+def test_gray_images_may_have_any_of_three_shapes(shape: tuple[int, ...]) -> None:
     train = pixels(shape=shape)
     train[0].flags.writeable = False
     stream = data.stream_of([(train, train)])
@@ -345,7 +345,7 @@ def test_grey_images_may_stand_in_any_of_three_ways(shape: tuple[int, ...]) -> N
     assert 0 < float(stream[0].mean) < 1 and abs(float(whole(stream[0])[0].mean())) < 1e-5
 
 
-def test_colour_images_and_pictures_of_pillow_are_taken() -> None:
+def test_color_images_and_pillow_images_are_accepted() -> None:
     arrays, labels = pixels(shape=(5, 4, 3))
     pictures = [(Image.fromarray(x), int(y)) for x, y in zip(arrays, labels, strict=True)]
     stream = data.stream_of([((arrays, labels), pictures)])
@@ -371,7 +371,7 @@ def test_whole_numbers_of_any_type_are_targets(kind: Any) -> None:
     assert task.train_targets.tolist() == task.test_targets.tolist() == labels.tolist()
 
 
-def test_bfloat16_tensors_that_need_gradients_are_taken() -> None:
+def test_bfloat16_tensors_that_need_gradients_are_accepted() -> None:
     inputs = torch.randn(4, 3, dtype=torch.bfloat16, requires_grad=True)
     task = data.stream_of([((inputs, torch.tensor([0, 1, 0, 1])),) * 2])[0]
     assert torch.equal(task.train_inputs, inputs.detach().float())

@@ -59,7 +59,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("op", sorted(OPERATIONS))
-def test_every_operation_is_the_references(op: str, path: Path) -> None:
+def test_every_operation_matches_the_reference(op: str, path: Path) -> None:
     @settings(FUZZ, max_examples=25)
     @given(cases.models((op,)))
     def every(model: ModelFile) -> None:
@@ -140,7 +140,7 @@ def test_shared_layers_are_written_once(path: Path) -> None:
 
 
 def test_extreme_logits_of_an_ensemble_stay_finite(path: Path) -> None:
-    """Both networks give class 1 a probability that float32 cannot hold."""
+    """Both networks give class 1 a probability too small for float32."""
     weight = np.ones((2, 2, 1), np.float32)
     weight[:, 1] = -1
     nodes = (Node("linear", (0,), "", {"shape": (2, 1)}, {"weight": "w"}),)
@@ -166,7 +166,7 @@ def test_hostile_names_are_only_names(path: Path) -> None:
     assert notes["task"] == "classification" and json.loads(notes["networks"]) == 1
 
 
-def test_refusals_are_one_line_and_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejections_are_one_line_and_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = onnx.defs.onnx_opset_version()
     for opset in (17, newest + 1):
         with pytest.raises(InvalidInput, match=f"opset={opset}: this version of onnx can write 18 to {newest}"):

@@ -1,4 +1,4 @@
-"""The figures on continual learning: from runs that nobody ran, with known answers, and from a small real one."""
+"""The figures on continual learning: from fabricated runs with known answers, and from a small real run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _one_thread() -> None:
 
 
 def reproduced(name: str, folder: Path, **options: Any) -> tuple[list[str], str, dict[str, Any]]:
-    """The lines, the Markdown and the numbers; the pictures must be there and say something."""
+    """The lines, the Markdown and the numbers; the figures must exist and not be empty."""
     options = {"runs": folder / "runs", "out": folder / "out", "train": False, **options}
     lines = list(paper.reproduce(name, **options))
     for suffix, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
@@ -47,7 +47,7 @@ def reproduced(name: str, folder: Path, **options: Any) -> tuple[list[str], str,
 
 @pytest.fixture
 def no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures without their pictures, which take longer than the rest of a test."""
+    """Skip drawing, which takes longer than the rest of a test."""
     for module in (continual, continual_posteriors, continual_stream):
         monkeypatch.setattr(module, "_draw", lambda *args: [])
 
@@ -81,7 +81,7 @@ def line(task: int, entropy: float | None, **accuracy: dict[str, float]) -> dict
 
 
 def five_tasks(lost: float, entropy: float | None = 0.5) -> list[dict[str, Any]]:
-    """90 when learned, `lost` less after every later task; 20 one task before, by the policy that needs no memory."""
+    """90 when learned, `lost` less after each later task; 20 one task earlier, with the policy that needs no memory."""
     lines = []
     for task in range(1, 6):
         seen = {str(old): 90 - lost * (task - old) for old in range(1, task + 1)}
@@ -91,7 +91,7 @@ def five_tasks(lost: float, entropy: float | None = 0.5) -> list[dict[str, Any]]
 
 
 def row_of(text: str, *starts: str) -> list[str]:
-    """The cells of the first row of a table that starts so."""
+    """The cells of the first table row that starts with these."""
     for each in text.splitlines():
         cells = [cell.strip() for cell in each.split("|")[1:-1]]
         if cells[: len(starts)] == list(starts):
@@ -132,7 +132,7 @@ def test_table_from_known_runs(tmp_path: Path) -> None:
 
 
 def test_points_of_the_curves(tmp_path: Path, no_chart: None) -> None:
-    """On the way from the epochs' lines, at the end of a task from the task's; only epochs that all seeds have."""
+    """Within a task from the epoch lines, at its end from the task line; only epochs that all seeds have."""
     for seed, every in ((1, 25), (2, 50)):
         epochs = [
             {"task": task, "epoch": epoch, "train_loss": 1.0, "seconds": 1.0, "accuracy": [50.0 + task + seed] * task}
@@ -140,7 +140,7 @@ def test_points_of_the_curves(tmp_path: Path, no_chart: None) -> None:
             for epoch in range(every, 100, every)
         ]
         folder = tmp_path / "runs" / f"permuted-mnist-bayesbinn-{seed}"
-        # How often it was looked at makes no other experiment.
+        # The number of evaluations does not make a different experiment.
         fabricate(folder, CELL, seed, five_tasks(2), epochs=epochs, overrides={"training.evaluate_every": every})
     _, _, numbers = reproduced("figure-continual", tmp_path, seeds=2, methods="bayesbinn")
     curves = numbers["variants"]["bayesbinn"]["curves"]
@@ -151,7 +151,7 @@ def test_points_of_the_curves(tmp_path: Path, no_chart: None) -> None:
     assert curves["task 1"]["epochs"] == list(range(50, 501, 50)) and curves["task 1"]["accuracy"][0][-1] == 82
 
 
-def test_missing_and_unfinished_runs_are_left_out(
+def test_missing_and_unfinished_runs_are_omitted(
     tmp_path: Path, no_chart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = tmp_path / "runs"
@@ -192,7 +192,7 @@ def test_pictures_without_runs(tmp_path: Path) -> None:
         reproduced("figure-posteriors", tmp_path)
 
 
-def test_compressed_runs_have_names_of_their_own(tmp_path: Path, no_chart: None) -> None:
+def test_compressed_runs_have_separate_names(tmp_path: Path, no_chart: None) -> None:
     runs = tmp_path / "runs"
     short = {"overrides": {"training.epochs": 7}}
     fabricate(runs / "permuted-mnist-bayesbinn-1-e7", CELL, 1, five_tasks(2), **short)
@@ -264,7 +264,7 @@ def short_stream(monkeypatch: pytest.MonkeyPatch) -> dict[str, Variant]:
 
 
 def stream_lines(last: float) -> list[dict[str, Any]]:
-    """95 when learned; at the end 30 of task 1, `last` of the others."""
+    """95 when learned; at the end, 30 on task 1 and `last` on the others."""
     lines = [line(task, 1 - 0.1 * task, none={str(task): 95.0}) for task in range(1, 6)]
     return [*lines, line(6, 0.4, none={"1": 30.0, **{str(task): last for task in range(2, 7)}})]
 
@@ -309,7 +309,7 @@ def gathered(variant: Variant, budget: Budget) -> Gathered:
 
 
 def test_average_of_seen_tasks(tmp_path: Path, short_stream: dict[str, Variant]) -> None:
-    """Known where all rows were measured, and not where only the newest task was tested."""
+    """Known if all rows were measured, unknown if only the newest task was tested."""
     variant = short_stream["plain"]
     whole = [line(task, 0.5, none={str(old): 60.0 + old for old in range(1, task + 1)}) for task in range(1, 7)]
     for seed, lines in ((1, whole), (2, stream_lines(80.0))):
@@ -346,8 +346,8 @@ def test_missing_runs_are_made_and_unfinished_ones_resumed(
     assert row_of(text, "BayesBiNN, without prior", "recalibrated")[-4] != ""
 
 
-def test_data_that_are_not_there(tmp_path: Path, no_chart: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are asked for once; the rest of the figure is written."""
+def test_missing_data(tmp_path: Path, no_chart: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are requested once; the rest of the figure is written."""
     asked = []
 
     def refuse(experiment: Any, folder: Path, data_dir: Path | None) -> Any:
