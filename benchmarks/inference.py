@@ -199,18 +199,18 @@ class Examples(CalibrationDataReader):
 
 def onnx_files(task: Task, packed: ModelFile, folder: Path) -> tuple[Path, Path]:
     """float32 and int8 files: dynamic int8 for linear layers, static for convolutions, where dynamic is slower."""
-    real, quantised = folder / "real.onnx", folder / "int8.onnx"
+    real, quantized = folder / "real.onnx", folder / "int8.onnx"
     plain_onnx(packed, real)
     logging.disable(logging.WARNING)
     if task.kind in ("conv", "cnn"):
         quantize_static(
-            real, quantised, Examples(task.shape), weight_type=QuantType.QInt8, reduce_range=True, per_channel=True
+            real, quantized, Examples(task.shape), weight_type=QuantType.QInt8, reduce_range=True, per_channel=True
         )
     else:
         quantize_dynamic(
-            real, quantised, weight_type=QuantType.QInt8, extra_options={"MatMulConstBOnly": True}, reduce_range=True
+            real, quantized, weight_type=QuantType.QInt8, extra_options={"MatMulConstBOnly": True}, reduce_range=True
         )
-    return real, quantised
+    return real, quantized
 
 
 def session(path: Path, threads: int) -> onnxruntime.InferenceSession:

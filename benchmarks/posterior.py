@@ -321,9 +321,9 @@ def picture(cells: list[dict[str, Any]], path: Path) -> None:
     point = chosen(cells, "digits", POINT, task.epochs)
     with new_figure(1, 2, size=(6.5, 2.5)) as (figure, axes):
         for axis, key, label in zip(axes[0], ("accuracy", "nll"), ("test accuracy, %", "test NLL"), strict=True):
-            for how, colour in (("mode", BLUE), ("mean", ORANGE)):
+            for how, color in (("mode", BLUE), ("mean", ORANGE)):
                 values = [fmean(column(group, how, key)) for _, group in drawn]
-                axis.plot([c for c, _ in drawn], values, "o-", color=colour, markersize=3, label=f"{how}, certainty")
+                axis.plot([c for c, _ in drawn], values, "o-", color=color, markersize=3, label=f"{how}, certainty")
             if point:
                 axis.axhline(fmean(column(point, "mode", key)), color=BLACK, lw=0.8, ls="--", label="mode, τ = 1e-10")
             axis.set(xscale="log", xlabel="certainty (M/N)", ylabel=label)

@@ -86,7 +86,7 @@ def test_the_inverse_permutation_gives_the_original_back(seed: int, channels: in
         assert torch.equal(back.mean, dataset.mean) and torch.equal(back.std, dataset.std)
 
 
-@pytest.mark.parametrize("dataset", [images(), images((3, 4, 3)), table()], ids=["grey", "colour", "table"])
+@pytest.mark.parametrize("dataset", [images(), images((3, 4, 3)), table()], ids=["gray", "color", "table"])
 def test_normalizing_and_permuting_commute(dataset: data.Dataset) -> None:
     order = np.random.default_rng(1).permutation(dataset.flattened().input_shape[0])
     task = data.permuted(dataset, 1, permutations=[order])[0]

@@ -24,7 +24,7 @@ from bayesbinn.paper.figure_moons import Grid
 from bayesbinn.paper.figure_snelson import curves_of, roughness
 from bayesbinn.paper.gather import Budget, Cell, outcome_of
 from bayesbinn.paper.published import Value
-from bayesbinn.paper.toy import COLUMNS, Trio, standardised
+from bayesbinn.paper.toy import COLUMNS, Trio, standardized
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.trained import load_trained
@@ -290,7 +290,7 @@ def test_snelson_on_a_short_budget(tmp_path: Path, data_dir: Path) -> None:
     curves = curves_of(trio, "grid")
     assert curves.std.numpy() == pytest.approx(np.std(curves.samples.numpy(), axis=0, ddof=1), abs=1e-5)
     assert grid[MEAN]["Roughness"] == pytest.approx(roughness(curves.x, curves.samples.mean(0)))
-    inside = (curves.x >= standardised(trio)[0].min()) & (curves.x <= standardised(trio)[0].max())
+    inside = (curves.x >= standardized(trio)[0].min()) & (curves.x <= standardized(trio)[0].max())
     assert grid[MEAN]["Std where there are none"] == pytest.approx(float(curves.std[~inside].mean()))
     # As the authors do: the whole grid in training mode.
     x = dataset.normaliser(dataset.test_inputs).sort(0).values

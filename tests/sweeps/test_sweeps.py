@@ -276,7 +276,7 @@ def test_a_changed_experiment_is_rejected(local: Path, tmp_path: Path) -> None:
 
 
 def test_a_failed_run_is_reported_and_does_not_stop_the_others(tmp_path: Path) -> None:
-    """A file blocks one run's checkpoint folder, and another run's process is killed."""
+    """One run has a damaged checkpoint."""
     path, folder = grid(tmp_path, rates="[1e-3]", epochs=40), tmp_path / "sweep"
     broken = folder / "ste-lr0.001-s0"
     broken.mkdir(parents=True)

@@ -106,17 +106,17 @@ class Dataset:
         else:
             rows = validation_rows(len(self.train_inputs), validation, seed)
         train, held = (torch.from_numpy(each) for each in rows)
-        targets = self._standardised(self.train_targets)
+        targets = self._standardized(self.train_targets)
         whole = len(held) == 0
         return Parts(
             train=Part(self.train_inputs, targets, normaliser, None if whole else train, self.augment),
             validation=None if whole else Part(self.train_inputs, targets, normaliser, held),
             test=None
             if self.test_targets is None
-            else Part(self.test_inputs, self._standardised(self.test_targets), normaliser),
+            else Part(self.test_inputs, self._standardized(self.test_targets), normaliser),
         )
 
-    def _standardised(self, targets: Tensor) -> Tensor:
+    def _standardized(self, targets: Tensor) -> Tensor:
         if self.task == "classification":
             return targets
         return (targets - self.target_mean) / self.target_std

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colors: color-blind readers can distinguish them, and in this order they differ in gray as well.
-BLACK, BLUE, ORANGE, SKY, GREY = "#000000", "#0072B2", "#E69F00", "#56B4E9", "#808080"
+BLACK, BLUE, ORANGE, SKY, GRAY = "#000000", "#0072B2", "#E69F00", "#56B4E9", "#808080"
 
 _STYLE: Any = {
     "font.family": "DejaVu Sans",

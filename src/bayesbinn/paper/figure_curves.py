@@ -160,23 +160,23 @@ def _draw(name: str, outcomes: dict[str, Outcome], out: Path) -> list[Path]:
 
 
 def _draw_part(axis: Any, part: str, theirs: Array, epochs: Array, values: Array) -> None:
-    colour, style, marker = _LOOKS[part]
+    color, style, marker = _LOOKS[part]
     reached = np.arange(1, theirs.shape[1] + 1)
-    axis.fill_between(reached, theirs.min(0), theirs.max(0), color=colour, alpha=0.15, linewidth=0)
-    axis.plot(reached, theirs.mean(0), style, color=colour, linewidth=0.8)
+    axis.fill_between(reached, theirs.min(0), theirs.max(0), color=color, alpha=0.15, linewidth=0)
+    axis.plot(reached, theirs.mean(0), style, color=color, linewidth=0.8)
     if len(epochs):
         # If there are many epochs, only every tenth has a marker.
         every = max(1, len(epochs) // 10)
         axis.plot(
-            epochs, values.mean(0), marker=marker, markevery=every, markersize=4, color=colour, markerfacecolor="white"
+            epochs, values.mean(0), marker=marker, markevery=every, markersize=4, color=color, markerfacecolor="white"
         )
 
 
 def _legend(axis: Any) -> tuple[list[Any], list[str]]:
     """The styles of the authors' and our curves, whether or not we have runs."""
     handles, labels = [], []
-    for part, (colour, style, marker) in _LOOKS.items():
-        handles += axis.plot([], [], style, color=colour, linewidth=0.8)
-        handles += axis.plot([], [], marker=marker, markersize=4, color=colour, markerfacecolor="white")
+    for part, (color, style, marker) in _LOOKS.items():
+        handles += axis.plot([], [], style, color=color, linewidth=0.8)
+        handles += axis.plot([], [], marker=marker, markersize=4, color=color, markerfacecolor="white")
         labels += [f"{part}, authors", f"{part}, ours"]
     return handles, labels

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bayesbinn.paper.drawing import (
     BLACK,
     BLUE,
-    GREY,
+    GRAY,
     ORANGE,
     markdown_table,
     new_figure,
@@ -92,23 +92,23 @@ def _draw_sign(axis: Any) -> None:
 
 
 def _draw_tanh(axis: Any, real: Array) -> None:
-    styles = zip(TEMPERATURES, (ORANGE, BLUE, GREY, BLACK), ("-", "--", "-.", "-"), strict=True)
-    for temperature, colour, style in styles:
-        axis.plot(real, relaxed(real, temperature), style, color=colour, label=rf"$\tau$ = {temperature:g}")
+    styles = zip(TEMPERATURES, (ORANGE, BLUE, GRAY, BLACK), ("-", "--", "-.", "-"), strict=True)
+    for temperature, color, style in styles:
+        axis.plot(real, relaxed(real, temperature), style, color=color, label=rf"$\tau$ = {temperature:g}")
     axis.set_title(r"BayesBiNN: tanh($w_r/\tau$)")
     axis.legend(loc="lower right", bbox_to_anchor=(1.04, 0.03), handlelength=2.2)
 
 
 def _draw_hysteresis(axis: Any, real: Array) -> None:
-    for start, style, colour, label in ((-1.0, "-", BLACK, "$w_b$ was −1"), (1.0, "--", BLUE, "$w_b$ was +1")):
+    for start, style, color, label in ((-1.0, "-", BLACK, "$w_b$ was −1"), (1.0, "--", BLUE, "$w_b$ was +1")):
         after = hysteresis(real, np.full_like(real, start), THRESHOLD)
-        axis.plot(real, after, style, color=colour, label=label)
+        axis.plot(real, after, style, color=color, label=label)
         edge = -start * THRESHOLD
         axis.annotate(
             "",
             (edge, -0.25 * start),
             (edge, 0.25 * start),
-            arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0},
+            arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0},
         )
     axis.set_title(rf"Bop: hysteresis, $\gamma$ = {THRESHOLD:g}")
     axis.set_xticks([-THRESHOLD, THRESHOLD], minor=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from bayesbinn import metrics
 from bayesbinn.paper.drawing import BLACK, machine, markdown_table, new_figure, save_figure, save_text, written
 from bayesbinn.paper.gather import Budget
-from bayesbinn.paper.toy import COLUMNS, SAMPLES, Trio, comparison_rows, standardised, trained
+from bayesbinn.paper.toy import COLUMNS, SAMPLES, Trio, comparison_rows, standardized, trained
 from bayesbinn.prediction.predicting import Prediction, predict
 
 MARGIN = 0.3
@@ -60,7 +60,7 @@ def predictions(trio: Trio, x: Tensor) -> dict[str, Prediction]:
 
 def measure(trio: Trio, grid: Grid, on_grid: dict[str, Prediction]) -> dict[str, dict[str, float]]:
     """Predictive entropy far from and near the data, and accuracy, for each predictor."""
-    x, y = standardised(trio)
+    x, y = standardized(trio)
     at_data = predictions(trio, x)
     return {
         name: {
@@ -75,7 +75,7 @@ def measure(trio: Trio, grid: Grid, on_grid: dict[str, Prediction]) -> dict[str,
 def reproduce_moons(name: str, budget: Budget, out: Path) -> Iterator[str]:
     """Train both methods, draw the contours of the first seed and measure every seed."""
     trios, spent = yield from trained("moons", budget)
-    grid = Grid.around(standardised(trios[0])[0], STEP)
+    grid = Grid.around(standardized(trios[0])[0], STEP)
     x = grid.points()
     measured, paths = [], list[Path]()
     for trio in trios:
@@ -113,7 +113,7 @@ def _three_digits(mean: float, std: float | None) -> str:
 
 
 def _draw(name: str, trio: Trio, grid: Grid, on_grid: dict[str, Prediction], out: Path) -> list[Path]:
-    x, y = standardised(trio)
+    x, y = standardized(trio)
     with new_figure(1, 3, size=(6.75, 2.55), sharex=True, sharey=True) as (figure, axes):
         for axis, title in zip(axes[0], COLUMNS, strict=True):
             probability = on_grid[title].probabilities[:, 1].reshape(len(grid.up), len(grid.across)).numpy()

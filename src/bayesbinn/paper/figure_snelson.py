@@ -25,7 +25,7 @@ from bayesbinn.errors import InvalidInput
 from bayesbinn.paper.drawing import (
     BLACK,
     BLUE,
-    GREY,
+    GRAY,
     ORANGE,
     SKY,
     machine,
@@ -37,7 +37,7 @@ from bayesbinn.paper.drawing import (
 )
 from bayesbinn.paper.gather import Budget
 from bayesbinn.paper.published import Value
-from bayesbinn.paper.toy import COLUMNS, SAMPLES, Trio, comparison_rows, standardised, trained
+from bayesbinn.paper.toy import COLUMNS, SAMPLES, Trio, comparison_rows, standardized, trained
 from bayesbinn.prediction.functional import PureNetwork
 
 Statistics = Literal["grid", "data"]
@@ -71,7 +71,7 @@ def curves_of(trio: Trio, statistics: Statistics) -> Curves:
     """All predictions of one seed."""
     x = trio.dataset.normaliser(trio.dataset.test_inputs)
     x = x[x.flatten().argsort()]
-    reference = x if statistics == "grid" else standardised(trio)[0]
+    reference = x if statistics == "grid" else standardized(trio)[0]
     draws = [trio.posterior.draw(trio.seed, index) for index in range(SAMPLES)]
     return Curves(
         x=x.flatten(),
@@ -105,7 +105,7 @@ def roughness(x: Tensor, y: Tensor) -> float:
 
 def measure(trio: Trio, curves: Curves) -> dict[str, dict[str, float]]:
     """Roughness of each curve, its error at the training points, and the mean's spread inside and outside the data."""
-    inputs, targets = (tensor.flatten() for tensor in standardised(trio))
+    inputs, targets = (tensor.flatten() for tensor in standardized(trio))
     inside = (curves.x >= inputs.min()) & (curves.x <= inputs.max())
     nearest = (curves.x[None] - inputs[:, None]).abs().argmin(1)
     found = {}
@@ -130,7 +130,7 @@ def reproduce_snelson(name: str, budget: Budget, out: Path) -> Iterator[str]:
     for how, title in STATISTICS.items():
         head, rows = comparison_rows(measured[how], spent, _short)
         tables += f"## {title}\n\n{markdown_table(head, rows)}\n\n"
-    inputs = standardised(trios[0])[0]
+    inputs = standardized(trios[0])[0]
     text = (
         f"# Snelson's regression: STE, BayesBiNN's mode and its mean\n\n{tables}"
         f"- Standardized units. Roughness: mean squared second derivative of the curve, from second differences on the "
@@ -177,10 +177,10 @@ def _draw(name: str, trio: Trio, curves: dict[Statistics, Curves], out: Path) ->
 
 
 def _panel(axis: Any, trio: Trio, curves: Curves) -> None:
-    inputs, targets = (tensor.flatten().numpy() for tensor in standardised(trio))
+    inputs, targets = (tensor.flatten().numpy() for tensor in standardized(trio))
     x, mean, std = curves.x.numpy(), curves.mean.numpy(), curves.std.numpy()
     axis.fill_between(x, mean - 2 * std, mean + 2 * std, color=SKY, alpha=0.35, linewidth=0, label="mean ± 2 std")
-    axis.scatter(inputs, targets, s=6, marker="x", color=GREY, linewidths=0.6, label="training data", zorder=1.5)
+    axis.scatter(inputs, targets, s=6, marker="x", color=GRAY, linewidths=0.6, label="training data", zorder=1.5)
     axis.plot(x, curves.ste.numpy(), color=ORANGE, linewidth=1.1, label="STE")
     axis.plot(x, curves.mode.numpy(), "--", color=BLACK, linewidth=1.0, label="BayesBiNN, mode")
     axis.plot(x, mean, color=BLUE, linewidth=1.9, label=f"BayesBiNN, mean of {SAMPLES}")

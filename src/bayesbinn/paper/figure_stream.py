@@ -38,7 +38,7 @@ VARIANTS = {
 }
 
 _METRICS = {"Last 5 tasks": "last_accuracy", "All tasks": "average_accuracy", "When learned": "learning_accuracy"}
-_STRANGE = {
+_UNFAMILIAR = {
     "Noise, entropy": ("noise", "entropy"),
     "Noise, information": ("noise", "mutual_information"),
     "Permutation, entropy": ("permutation", "entropy"),
@@ -81,7 +81,7 @@ def unfamiliar_inputs(each: Gathered) -> dict[str, list[float | None]]:
     """AUROC by column, one value per seed; None if not measured."""
     return {
         title: [run.record.end.get("auroc", {}).get(inputs, {}).get(score) for run in each.runs]
-        for title, (inputs, score) in _STRANGE.items()
+        for title, (inputs, score) in _UNFAMILIAR.items()
     }
 
 
@@ -132,7 +132,7 @@ def _numbers(each: Gathered) -> dict[str, Any]:
 
 
 def _markdown(found: dict[str, Gathered], gains: dict[str, float]) -> str:
-    head = ["Variant", "BatchNorm", *_METRICS, "Entropy", "Saturated", *_STRANGE]
+    head = ["Variant", "BatchNorm", *_METRICS, "Entropy", "Saturated", *_UNFAMILIAR]
     head += ["Tasks", "Epochs", "Training", "Evaluation", "Seeds"]
     rows = [row for each in found.values() for row in _rows(each, len(head))]
     for method, accuracy in STREAM.items():

@@ -16,7 +16,7 @@ from bayesbinn.continual import Record
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, preset_names
 from bayesbinn.paper import records
-from bayesbinn.paper.drawing import BLACK, BLUE, GREY, ORANGE, SKY
+from bayesbinn.paper.drawing import BLACK, BLUE, GRAY, ORANGE, SKY
 from bayesbinn.paper.gather import Budget, Cell
 from bayesbinn.paper.published import Value
 from bayesbinn.runs.folder import difference
@@ -254,7 +254,7 @@ LOOKS: tuple[tuple[str, str], ...] = (
     (BLUE, "-"),
     (ORANGE, "--"),
     (BLACK, "-."),
-    (GREY, ":"),
+    (GRAY, ":"),
     (SKY, "-"),
     ("#009E73", "--"),
     ("#CC79A7", "-."),
@@ -264,8 +264,8 @@ LOOKS: tuple[tuple[str, str], ...] = (
 
 def draw_mean(axis: Any, x: Array, values: Array, look: tuple[str, str], **options: Any) -> None:
     """Draw the mean over seeds, [seeds, points], with a band of ± 1 standard deviation if there are several."""
-    colour, style = look
+    color, style = look
     mean, spread = values.mean(0), values.std(0)
     if len(values) > 1:
-        axis.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
-    axis.plot(x, mean, style, color=colour, **options)
+        axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)
+    axis.plot(x, mean, style, color=color, **options)

@@ -10,7 +10,7 @@ from typing import Any
 from bayesbinn.paper import records
 from bayesbinn.paper.drawing import (
     BLACK,
-    GREY,
+    GRAY,
     machine,
     machine_rows,
     markdown_table,
@@ -186,7 +186,7 @@ def _panel(axis: Any, lines: list[Filled]) -> None:
     ours = [
         (place, Value.of(each.ours["test"])) for place, each in zip(places, lines, strict=True) if each.ours["test"]
     ]
-    _points(axis, [(p - 0.15, v) for p, v in paper if v is not None], "paper", "o", GREY, "white")
+    _points(axis, [(p - 0.15, v) for p, v in paper if v is not None], "paper", "o", GRAY, "white")
     _points(axis, [(p + 0.15, v) for p, v in ours], "ours", "D", BLACK, BLACK)
 
 

@@ -86,6 +86,6 @@ def comparison_rows(
     return head, [*rows, *machine_rows(len(head))]
 
 
-def standardised(trio: Trio) -> tuple[Tensor, Tensor]:
+def standardized(trio: Trio) -> tuple[Tensor, Tensor]:
     """The training inputs and targets in the units of the figure."""
     return trio.dataset.split(0.0).train.whole()
