@@ -146,8 +146,8 @@ class DataCard:
         change = self.difference(here)
         if change:
             raise InvalidInput(
-                f"{folder}: these data differ from the run's data: {change}; restore them, or train on these with "
-                "another --out"
+                f"{folder}: these data differ from the run's data: {change}; restore the run's data, or train on "
+                "these with another --out"
             )
 
     def difference(self, here: DataCard) -> str:

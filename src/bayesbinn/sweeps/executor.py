@@ -33,7 +33,7 @@ _PATIENCE = 10.0
 _LATENESS = 60.0
 """Seconds to wait for a shared file system to show what another machine wrote."""
 _RESTARTS = 3
-"""For a run that was stopped from outside, such as by a cluster's time limit, without finishing another epoch."""
+"""Restarts of a run that something else stops, such as a cluster's time limit, before it finishes another epoch."""
 
 
 class Interrupted(BayesbinnError):
