@@ -120,7 +120,7 @@ def test_a_changed_table_is_neither_resumed_nor_evaluated(
     for answer in (call(*train), call("evaluate", run)):
         last = answer.err.splitlines()[-1]
         assert answer.code == 2 and last.startswith(wanted), last
-        assert last.endswith("; restore them, or train on these with another --out") and not answer.out
+        assert last.endswith("; restore the run's data, or train on these with another --out") and not answer.out
     with pytest.raises(InvalidInput, match=TOLD):
         Run.open(load_run(run)[0], run)
     with pytest.raises(InvalidInput, match=TOLD):

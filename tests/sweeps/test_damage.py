@@ -143,4 +143,4 @@ def test_a_damaged_search_record_gets_one_line(
         assert "\n" not in str(refused.value) and not (folder / "lock").exists()
     assert bayesbinn(monkeypatch, "sweep", "search", file, "--out", folder) == 2
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and said[0].startswith(f"error: {folder / 'study.db'}: cannot be used")
+    assert len(said) == 1 and said[0].startswith(f"error: {folder / 'study.db'}: not a usable search record")

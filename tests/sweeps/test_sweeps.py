@@ -144,7 +144,7 @@ SEARCH_ERRORS = [
     ("experiment = 'digits'", "[search] is empty"),
     ("experiment = 'digits'\n[search]\nlr = 3", "search.lr must be a range"),
     ("experiment = 'digits'\n[search]\nlr = {low=1, high=0}", "low 1 must be below high 0"),
-    ("experiment = 'digits'\n[search]\nlr = {low=0, high=1, log=true}", "starts above 0"),
+    ("experiment = 'digits'\n[search]\nlr = {low=0, high=1, log=true}", "must start above 0"),
     ("experiment = 'digits'\n[search]\nlr = {low=1e-3, high=1, lag=true}", "Did you mean 'log'?"),
     ("experiment = 'digits'\n[search]\nlr = {low='a', high=1}", "search.lr.low is 'a'"),
     ("experiment = 'digits'\n[search]\nlr = {low=-1, high=1}", "lr"),
