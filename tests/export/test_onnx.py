@@ -110,11 +110,11 @@ def test_weights_stay_bits_in_the_file(path: Path) -> None:
 
 def test_bits_are_unpacked_once_when_a_session_is_created(path: Path, tmp_path: Path) -> None:
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 3
     export_onnx(small(), path)
     onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    left = {node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node}
+    left = {node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node}
     assert "MatMul" in left or "Gemm" in left
     assert not left & {"BitShift", "BitwiseAnd", "Cast", "Slice", "Transpose", "Reshape"}
 
