@@ -363,5 +363,5 @@ def test_half_an_environment_is_refused(
 
 def test_a_shard_outside_the_world_is_refused() -> None:
     part = data.load("digits").split(0.1, seed=1).train
-    with pytest.raises(InvalidInput, match=r"shard=\(2, 2\): it must be \(rank, world\)"):
+    with pytest.raises(InvalidInput, match=r"shard=\(2, 2\): must be \(rank, world\)"):
         part.batches(10, shard=(2, 2))
