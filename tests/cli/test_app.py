@@ -95,7 +95,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digits --out PLACE/run", "holds another experiment (data.label is 'kind' there, not set here)"),
     ("train nowhere.toml", "nowhere.toml: there is no such file"),
     ("train nowhere.csv --label y", "nowhere.csv: there is no such file or folder"),
-    ("train PLACE/text.txt", "files ending in .txt cannot be loaded"),
+    ("train PLACE/text.txt", "cannot load files ending in .txt"),
     ("train PLACE/flowers.csv", "which column holds the labels?"),
     ("train PLACE/flowers.csv --label knid", "no column 'knid'. Did you mean 'kind'?"),
     ("train PLACE/flowers.csv --label kind --method stee", "there is no method 'stee'"),
@@ -271,7 +271,7 @@ def test_a_users_table_trains_with_no_further_settings_and_says_what_was_chosen(
         "50 epochs",
         "batch 32",
         "10 %",
-        "--set changes any of it",
+        "use --set to change any of these",
     ):
         assert choice in said, choice
     assert (place / "answer").read_text().splitlines()[0].split() == ["run", str(place / "run")]

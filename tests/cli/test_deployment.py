@@ -321,7 +321,7 @@ ERRORS: list[tuple[str, str]] = [
     ("inspect PLACE/empty.csv", "it is cut off"),
     (f"export {MODEL}", "required: --to"),
     (f"export {MODEL} --to pdf", "invalid choice: 'pdf'"),
-    (f"export {MODEL} --to c --name 2nd", "it starts C names"),
+    (f"export {MODEL} --to c --name 2nd", "C names start with it"),
     (f"export {MODEL} --to c --out PLACE/text.txt", "the folder cannot be made"),
     (f"export {MODEL} --to onnx --out PLACE/text.txt/m.onnx", "the folder cannot be made"),
     ("export PLACE/bent.safetensors --to c", "its checksum does not fit"),

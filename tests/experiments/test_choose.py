@@ -1,4 +1,4 @@
-"""What is chosen for a user's own data: every method learns it, rare classes are told, images of any size convolve."""
+"""Choices for a user's own data: every method learns, rare classes are found, images of any size use convolutions."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_the_digits_preset_and_the_choice_for_own_data_agree_where_they_can() ->
 
 
 def separable(count: int = 160) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Two columns of very different sizes that decide, and two of noise."""
+    """Two informative columns of very different scales, and two of noise."""
     x = np.random.default_rng(0).normal(size=(count, 4))
     return x * [1, 1000, 1, 0.01], np.where(x[:, 0] - x[:, 1] > 0, "yes", "no")
 
 
 def noise(count: int = 600) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Columns that say nothing, and 19 rows of one class for 1 of the other."""
+    """Uninformative columns, and 19 rows of one class for each row of the other."""
     return np.random.default_rng(1).normal(size=(count, 5)), np.where(np.arange(count) % 20 == 0, "rare", "usual")
 
 
@@ -120,7 +120,7 @@ def test_pmf_ends_with_binary_weights_however_short_the_run() -> None:
     assert method_settings("pmf", 300)["beta_growth"] ** (300 / method_settings("pmf", 300)["beta_interval"]) > 1000
 
 
-def test_what_was_chosen_is_said_and_so_is_what_the_user_changed(tmp_path: Path) -> None:
+def test_the_notes_state_the_choices_and_the_users_changes(tmp_path: Path) -> None:
     path = write_table(tmp_path / "own.csv", *separable())
     _, notes = choose_for_file(str(path), "y", "bayesbinn", {})
     said = "\n".join(notes)
@@ -157,7 +157,7 @@ def test_vgg_takes_images_of_any_height_and_width(size: tuple[int, int]) -> None
     assert model(torch.randn(3, 2, *size)).shape == (3, 4)
 
 
-def test_the_papers_vgg_is_what_it_was() -> None:
+def test_the_papers_vgg_is_unchanged() -> None:
     square, pair = models.vgg(width=0.03), models.vgg(image_size=(32, 32), width=0.03)
     assert str(square) == str(pair) and "affine=True" not in str(square)
     shifted = models.vgg(width=0.03, output_affine=True)
@@ -180,7 +180,7 @@ def test_images_that_are_not_square_are_trained_packed_and_told(tmp_path: Path) 
 # ---- the validation part ---------------------------------------------------------------------------
 
 
-def test_validation_rows_come_from_every_class_in_proportion() -> None:
+def test_validation_rows_are_stratified_by_class() -> None:
     classes = np.repeat([0, 1, 2], [900, 80, 20])
     for seed in range(5):
         train_rows, held = stratified_rows(classes, 0.1, seed)
@@ -197,7 +197,7 @@ def test_a_class_of_one_stays_in_training_and_no_validation_is_possible() -> Non
     assert len(stratified_rows(classes, 0.0, 0)[1]) == 0
 
 
-def test_own_data_are_stratified_and_runs_begun_before_keep_their_split(tmp_path: Path) -> None:
+def test_own_data_are_stratified_and_older_runs_keep_their_split(tmp_path: Path) -> None:
     path = write_table(tmp_path / "own.csv", *noise())
     experiment, _ = choose_for_file(str(path), "y", "bayesbinn", {})
     part = load_data(experiment).split(0.1, 0).validation
@@ -222,4 +222,4 @@ def test_a_run_on_own_data_that_was_begun_before_goes_on_from_its_config(tmp_pat
     config.write_text("".join(line for line in lines if not line.startswith(new)))
     done("train", config, "--out", run)
     row = last_row(run)
-    assert row["epoch"] == 3 and row["lr"] == pytest.approx(0, abs=1e-12), "the authors' cosine, to its end"
+    assert row["epoch"] == 3 and row["lr"] == pytest.approx(0, abs=1e-12), "the authors' cosine goes to 0"

@@ -261,7 +261,7 @@ def test_samples_that_are_all_the_mode_are_said(strength: float, tmp_path: Path)
     model, posterior = linear(strength)
     x = torch.randn(5, 6)
     assert posterior.saturated and posterior.expected_flips() < 1e-10
-    message = r"all 4 samples are the mode.*samples=0, or train with BayesBiNN\(certainty=100\)"
+    message = r"all 4 samples equal the mode.*samples=0, or train with BayesBiNN\(certainty=100\)"
     with pytest.warns(SaturatedPosterior, match=message) as caught:
         prediction = bb.predict(model, posterior, x, samples=4)
     assert caught[0].filename == __file__, "it points at the caller's line"

@@ -31,7 +31,7 @@ from bayesbinn.runs.trained import load_network, load_trained
 from tests.helpers.commands import Call
 
 NAMES = ("Barolo", "Grignolino", "Barbera")
-TOLD = "the data are not those of this run: "
+TOLD = "these data differ from the run's data: "
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -118,7 +118,7 @@ def test_a_changed_table_is_neither_resumed_nor_evaluated(
     for answer in (call(*train), call("evaluate", run)):
         last = answer.err.splitlines()[-1]
         assert answer.code == 2 and last.startswith(wanted), last
-        assert last.endswith("; restore them, or train on these with another --out") and not answer.out
+        assert last.endswith("; restore the run's data, or train on these with another --out") and not answer.out
     with pytest.raises(InvalidInput, match=TOLD):
         Run.open(load_run(run)[0], run)
     with pytest.raises(InvalidInput, match=TOLD):
@@ -346,7 +346,7 @@ def test_a_damaged_card_is_one_line(damage: Callable[[str], str], tmp_path: Path
     text = (run / "data.json").read_text()
     (run / "data.json").write_bytes(damage(text).encode(errors="surrogateescape"))
     for use in (lambda: load_network(run), lambda: Run.open(wine_experiment(table), run), lambda: pack_run(run)):
-        with pytest.raises(InvalidFile, match=r"data.json: damaged, or changed by hand") as caught:
+        with pytest.raises(InvalidFile, match=r"data.json: damaged or edited by hand") as caught:
             use()
         assert "\n" not in str(caught.value) and str(caught.value).endswith("restores it from the checkpoint")
     (run / "data.json").unlink()
@@ -382,7 +382,7 @@ def test_another_runs_card_is_refused(call: Call, tmp_path: Path) -> None:
         Run.open(wine_experiment(table), run).train(stop_after=1)
     shutil.copy(runs[1] / "data.json", runs[0] / "data.json")
     told = (
-        f"error: {runs[0] / 'data.json'}: not of the run whose checkpoint is beside it (classes: 'Barolo' only in the"
+        f"error: {runs[0] / 'data.json'}: does not belong to the checkpoint next to it (classes: 'Barolo' only in the"
     )
     for command in (("evaluate", runs[0]), ("predict", runs[0], tables[0]), ("pack", runs[0])):
         answer = call(*command)
@@ -403,7 +403,7 @@ def test_a_stream_whose_card_was_deleted_or_replaced_still_knows_its_data(tmp_pa
     with pytest.raises(InvalidInput, match=TOLD):
         open_run(stream_experiment(table), run)
     shutil.copy(tmp_path / "other" / "data.json", run / "data.json")
-    with pytest.raises(InvalidFile, match="not of the run whose checkpoint is beside it"):
+    with pytest.raises(InvalidFile, match="does not belong to the checkpoint next to it"):
         open_run(stream_experiment(table), run)
     (run / "data.json").unlink()
     write_wine(table)
@@ -419,7 +419,7 @@ def test_a_card_with_contents_that_contradict_each_other_is_refused() -> None:
         import hashlib
 
         content["checksum"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        with pytest.raises(InvalidFile, match="damaged, or changed by hand"):
+        with pytest.raises(InvalidFile, match="damaged or edited by hand"):
             DataCard.from_json(json.dumps(content), "data.json")
 
 

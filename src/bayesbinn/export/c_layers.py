@@ -1,4 +1,4 @@
-"""The layers of a network as calls of C functions, with the constants that they need."""
+"""The layers of a network as calls of C functions, with the constants they need."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Layers:
         self._array_names: dict[str, str] = {}
         nodes = networks.graph.nodes
         self.lines: dict[bool, list[str]] = {False: [], True: []}
-        """Calls that all networks share, and those of one of them."""
+        """Calls that all networks share, and those of one network."""
         for index in networks.steps:
             self.lines[networks.own[index + 1]] += [
                 f"/* {comment(place(index, nodes[index]))}: {list(networks.shapes[index + 1])} */",
@@ -153,7 +153,7 @@ class Layers:
         return [f"model_softmax({self.at(index + 1)}, {self.at(node.inputs[0])}, {sizes});"]
 
     def _reshape(self, index: int, node: Node) -> list[str]:
-        return []  # the same numbers in the same place
+        return []  # the same numbers at the same location
 
     def _concat(self, index: int, node: Node) -> list[str]:
         self._need("concat")

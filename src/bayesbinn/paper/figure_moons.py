@@ -1,4 +1,4 @@
-"""Two moons: what STE, BayesBiNN's mode and its mean say about points between, beside and far from the data."""
+"""Two moons: predictions of STE, BayesBiNN's mode and its mean, between, near and far from the data."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from torch import Tensor
 from bayesbinn import metrics
 from bayesbinn.paper.drawing import BLACK, machine, markdown_table, new_figure, save_figure, save_text, written
 from bayesbinn.paper.gather import Budget
-from bayesbinn.paper.toy import COLUMNS, SAMPLES, Trio, comparison_rows, standardised, trained
+from bayesbinn.paper.toy import COLUMNS, SAMPLES, Trio, comparison_rows, standardized, trained
 from bayesbinn.prediction.predicting import Prediction, predict
 
 MARGIN = 0.3
 STEP = 0.01
 FAR = 0.5
-"""A point of the grid is far from the data when no training point is nearer than this (standardised units)."""
+"""A grid point is far from the data if no training point is nearer than this (standardized units)."""
 NEAR = 0.1
 _BATCH = 20_000
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The plane around the data, in standardised units."""
+    """The plane around the data, in standardized units."""
 
     across: Tensor
     up: Tensor
     distance: Tensor
-    """Of every point to the nearest training point."""
+    """Distance from each point to the nearest training point."""
 
     @classmethod
     def around(cls, points: Tensor, step: float) -> Grid:
@@ -43,13 +43,13 @@ class Grid:
         return cls(across, up, distance)
 
     def points(self) -> Tensor:
-        """Row by row, [up · across, 2]."""
+        """All points, row by row, [up · across, 2]."""
         up, across = torch.meshgrid(self.up, self.across, indexing="ij")
         return torch.stack([across.flatten(), up.flatten()], 1)
 
 
 def predictions(trio: Trio, x: Tensor) -> dict[str, Prediction]:
-    """STE, the mode and the mean; the mean is over sampled probabilities."""
+    """Predictions of STE, the mode and the mean; the mean averages sampled probabilities."""
     found = (
         predict(trio.ste, None, x, batch_size=_BATCH),
         predict(trio.bayes, trio.posterior, x, batch_size=_BATCH),
@@ -59,8 +59,8 @@ def predictions(trio: Trio, x: Tensor) -> dict[str, Prediction]:
 
 
 def measure(trio: Trio, grid: Grid, on_grid: dict[str, Prediction]) -> dict[str, dict[str, float]]:
-    """Predictive entropy far from and near the data, and accuracy, of each predictor."""
-    x, y = standardised(trio)
+    """Predictive entropy far from and near the data, and accuracy, for each predictor."""
+    x, y = standardized(trio)
     at_data = predictions(trio, x)
     return {
         name: {
@@ -73,9 +73,9 @@ def measure(trio: Trio, grid: Grid, on_grid: dict[str, Prediction]) -> dict[str,
 
 
 def reproduce_moons(name: str, budget: Budget, out: Path) -> Iterator[str]:
-    """Train both methods, draw the contours of the first seed, and measure every seed."""
+    """Train both methods, draw the contours of the first seed and measure every seed."""
     trios, spent = yield from trained("moons", budget)
-    grid = Grid.around(standardised(trios[0])[0], STEP)
+    grid = Grid.around(standardized(trios[0])[0], STEP)
     x = grid.points()
     measured, paths = [], list[Path]()
     for trio in trios:
@@ -87,8 +87,8 @@ def reproduce_moons(name: str, budget: Budget, out: Path) -> Iterator[str]:
     share = float((grid.distance > FAR).float().mean())
     text = (
         f"# Two moons: STE, BayesBiNN's mode and its mean\n\n{markdown_table(head, rows)}\n\n"
-        f"- Entropy is that of the predicted class in nats (at most ln 2 = 0.693), averaged over a grid "
-        f"with step {STEP:g} over the range of the data ± {MARGIN:g}, in standardised units. Far: no training point "
+        f"- Entropy of the predicted class in nats (at most ln 2 = 0.693), averaged over a grid "
+        f"with step {STEP:g} over the range of the data ± {MARGIN:g}, in standardized units. Far: no training point "
         f"within {FAR:g} ({100 * share:.0f} % of the grid). Near: a training point within {NEAR:g}.\n"
         f"- The mean is over the probabilities of {SAMPLES} posterior samples. The figure shows seed {trios[0].seed}.\n"
         "- The paper shows this figure without numbers: STE is more overconfident, the mean is unsure away from the "
@@ -113,7 +113,7 @@ def _three_digits(mean: float, std: float | None) -> str:
 
 
 def _draw(name: str, trio: Trio, grid: Grid, on_grid: dict[str, Prediction], out: Path) -> list[Path]:
-    x, y = standardised(trio)
+    x, y = standardized(trio)
     with new_figure(1, 3, size=(6.75, 2.55), sharex=True, sharey=True) as (figure, axes):
         for axis, title in zip(axes[0], COLUMNS, strict=True):
             probability = on_grid[title].probabilities[:, 1].reshape(len(grid.up), len(grid.across)).numpy()
@@ -123,11 +123,11 @@ def _draw(name: str, trio: Trio, grid: Grid, on_grid: dict[str, Prediction], out
                 edge = BLACK if label == 0 else "white"
                 axis.scatter(*x[rows].T.numpy(), s=9, marker=marker, c=face, edgecolors=edge, linewidths=0.5, zorder=3)
             axis.set_title(title)
-            axis.set_xlabel("$x_1$ (standardised)")
+            axis.set_xlabel("$x_1$ (standardized)")
             axis.set_aspect("equal")
             axis.set_xticks([-2, -1, 0, 1, 2])
             axis.set_yticks([-2, -1, 0, 1, 2])
-        axes[0, 0].set_ylabel("$x_2$ (standardised)")
+        axes[0, 0].set_ylabel("$x_2$ (standardized)")
         bar = figure.colorbar(
             filled, ax=axes[0].tolist(), ticks=[0, 0.25, 0.5, 0.75, 1], pad=0.015, aspect=22, shrink=0.82
         )
@@ -137,9 +137,9 @@ def _draw(name: str, trio: Trio, grid: Grid, on_grid: dict[str, Prediction], out
 
 
 def _contours(axis: Any, grid: Grid, probability: np.ndarray[Any, Any]) -> Any:
-    """Cividis grows lighter all the way, so that it reads the same in grey; the line is the decision."""
+    """Cividis gets lighter from end to end, so that it also works in gray; the line is the decision boundary."""
     place = (grid.across.numpy(), grid.up.numpy(), probability)
-    # One hair beyond 0 and 1: saturated probabilities must not fall out of the levels.
+    # Slightly beyond 0 and 1, so that saturated probabilities stay within the levels.
     filled = axis.contourf(*place, levels=np.linspace(-1e-6, 1 + 1e-6, 21), cmap="cividis")
     filled.set_edgecolor("face")  # no white seams between the levels in PDF viewers
     filled.set_rasterized(True)

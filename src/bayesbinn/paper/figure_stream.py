@@ -1,4 +1,4 @@
-"""A hundred tasks, one after the other: how well the newest is learned, and how far back the network remembers."""
+"""A hundred tasks in a row: how well the newest is learned, and how far back the network remembers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VARIANTS = {
 }
 
 _METRICS = {"Last 5 tasks": "last_accuracy", "All tasks": "average_accuracy", "When learned": "learning_accuracy"}
-_STRANGE = {
+_UNFAMILIAR = {
     "Noise, entropy": ("noise", "entropy"),
     "Noise, information": ("noise", "mutual_information"),
     "Permutation, entropy": ("permutation", "entropy"),
@@ -47,7 +47,7 @@ _STRANGE = {
 
 
 def reproduce_stream(name: str, budget: Budget, out: Path) -> Iterator[str]:
-    """Check the arguments; then gather the runs, draw them and fill in the table."""
+    """Check the arguments, then gather the runs, draw them and fill in the table."""
     return _reproduce(name, without_stopping(name, budget), out)
 
 
@@ -72,21 +72,21 @@ def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
 
 
 def measures(each: Gathered, policy: str) -> dict[str, list[float | None]]:
-    """The accuracies of the table by column, a value per seed."""
+    """The accuracies of the table by column, one value per seed."""
     summaries = [run.record.summary()[policy] for run in each.runs]
     return {title: [summary[metric] for summary in summaries] for title, metric in _METRICS.items()}
 
 
-def strange(each: Gathered) -> dict[str, list[float | None]]:
-    """AUROC by column, a value per seed; None where it was not measured."""
+def unfamiliar_inputs(each: Gathered) -> dict[str, list[float | None]]:
+    """AUROC by column, one value per seed; None if not measured."""
     return {
         title: [run.record.end.get("auroc", {}).get(inputs, {}).get(score) for run in each.runs]
-        for title, (inputs, score) in _STRANGE.items()
+        for title, (inputs, score) in _UNFAMILIAR.items()
     }
 
 
 def gains_of_memory(memory: Gathered, plain: Gathered) -> dict[str, float]:
-    """By policy: (mean − mean)/√(variance + variance) of the last five tasks; two seeds of each are needed."""
+    """By policy: (mean − mean)/√(variance + variance) of the last five tasks; needs two seeds of each."""
     gains = {}
     for policy in memory.policies():
         if policy in plain.policies() and min(len(memory.runs), len(plain.runs)) > 1:
@@ -98,17 +98,17 @@ def gains_of_memory(memory: Gathered, plain: Gathered) -> dict[str, float]:
 
 
 def diagonal(run: Learned) -> Array:
-    """The accuracy on each task just after learning it, by the first policy."""
+    """The accuracy on each task just after learning it, with the first policy."""
     return np.diag(run.record.matrix(run.record.policies()[0])).copy()
 
 
 def last_row(run: Learned) -> Array:
-    """The accuracy on each task at the end, by the first policy."""
+    """The accuracy on each task at the end, with the first policy."""
     return np.array(run.record.matrix(run.record.policies()[0])[-1])
 
 
 def average_of_seen(run: Learned) -> Array | None:
-    """The mean accuracy on the tasks seen so far; None where only the newest was tested on the way."""
+    """The mean accuracy on the tasks seen so far; None if only the newest was tested during training."""
     matrix = run.record.matrix(run.record.policies()[0])
     seen = [matrix[task, : task + 1] for task in range(len(matrix))]
     return None if any(np.isnan(row).any() for row in seen) else np.array([row.mean() for row in seen])
@@ -120,7 +120,7 @@ def _numbers(each: Gathered) -> dict[str, Any]:
         found.setdefault("accuracy", {})[policy] = {
             key: numbers_of(values) for key, values in measures(each, policy).items()
         }
-    found["auroc"] = {key: numbers_of(values) for key, values in strange(each).items()}
+    found["auroc"] = {key: numbers_of(values) for key, values in unfamiliar_inputs(each).items()}
     for key in ("entropy", "saturated"):
         found[key] = [run.weights(key) for run in each.runs]
     found["when learned"] = [diagonal(run).tolist() for run in each.runs]
@@ -132,7 +132,7 @@ def _numbers(each: Gathered) -> dict[str, Any]:
 
 
 def _markdown(found: dict[str, Gathered], gains: dict[str, float]) -> str:
-    head = ["Variant", "BatchNorm", *_METRICS, "Entropy", "Saturated", *_STRANGE]
+    head = ["Variant", "BatchNorm", *_METRICS, "Entropy", "Saturated", *_UNFAMILIAR]
     head += ["Tasks", "Epochs", "Training", "Evaluation", "Seeds"]
     rows = [row for each in found.values() for row in _rows(each, len(head))]
     for method, accuracy in STREAM.items():
@@ -147,13 +147,13 @@ def _rows(each: Gathered, columns: int) -> list[list[str]]:
         return [[each.variant.label, f"not run: {each.reason}", *[""] * (columns - 2)]]
     run = each.runs[0]
     weights = [text_of([other.weights(key)[-1] for other in each.runs], 3) for key in ("entropy", "saturated")]
-    auroc = [text_of(values, 3) for values in strange(each).values()]
+    auroc = [text_of(values, 3) for values in unfamiliar_inputs(each).values()]
     costs = [duration(each.mean_seconds(what)) for what in ("train", "evaluation")]
     ends = [str(len(run.record.tasks)), str(run.epochs), *costs, each.seeds()]
     rows: list[list[str]] = []
     for policy in each.policies():
         accuracies = [text_of(values) for values in measures(each, policy).values()]
-        # The weights do not depend on BatchNorm, and strange inputs are told by the current statistics only.
+        # The weights do not depend on BatchNorm, and unfamiliar inputs are detected with the current statistics only.
         once = [*weights, *auroc] if not rows else [""] * 6
         rows.append([each.variant.label, policy, *accuracies, *once, *ends])
     return rows
@@ -168,17 +168,17 @@ def _notes(found: dict[str, Gathered], gains: dict[str, float]) -> list[str]:
         for policy, gain in gains.items()
     ]
     return [
-        *(compared or ["With memory against the posterior as prior: not compared, which takes two seeds of each."]),
+        *(compared or ["With memory against the posterior as prior: not compared; that needs two seeds of each."]),
         "Accuracy in percent on the test images, mean ± population standard deviation over seeds. Last 5 and all "
         "tasks: after the last task. When learned: each task just after its own training, averaged over all tasks.",
         *(f"BatchNorm, {policy}: {POLICIES.get(policy, 'another policy')}." for policy in policies),
-        f"Accuracies are those of {', '.join(sorted(counts, key=int)) or 'the'} sampled networks, by the mean of their "
-        "probabilities.",
-        "Entropy of the weights in bits, and the share of them whose likelier sign has a probability of 0.99 or more, "
+        f"Accuracies are those of {', '.join(sorted(counts, key=int)) or 'the'} sampled networks, from the mean of "
+        "their probabilities.",
+        "Entropy of the weights in bits, and the fraction of them whose more likely sign has probability 0.99 or more, "
         "after the last task.",
-        "Noise and permutation: AUROC of telling uniform noise, and an unseen permutation, from the last task's test "
-        "images by the entropy of the prediction and by the mutual information of prediction and weights.",
-        "Published: by Cottart et al. (2026), with a batch size of 1 and 100 hidden units, the last 5 of 100 tasks.",
+        "Noise and permutation: AUROC for separating uniform noise, and an unseen permutation, from the last task's "
+        "test images by the entropy of the prediction and by the mutual information between prediction and weights.",
+        "Published: Cottart et al. (2026), with a batch size of 1 and 100 hidden units, the last 5 of 100 tasks.",
         f"Epochs are per task. {WALL_TIME}",
     ]
 
