@@ -1,4 +1,4 @@
-// Runs inference under sanitizers (see ../sanitize.sh): every kernel of every instruction set of this CPU in memory
+// Runs inference under sanitizers (see sanitize.sh): every kernel of every instruction set of this CPU in memory
 // blocks of exactly the needed size, and whole networks on ragged sizes, all against plain loops. With the argument
 // "threads" only what threads do together, for ThreadSanitizer.
 #include <stdio.h>

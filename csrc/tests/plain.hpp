@@ -1,5 +1,4 @@
 // Plain loops that say what each step of a network computes, and a network that is built beside them.
-// Only for tests.
 #pragma once
 
 #include <math.h>
@@ -7,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "network.hpp"
+#include "../inference/network.hpp"
 
 namespace bayesbinn::inference {
 

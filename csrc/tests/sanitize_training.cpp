@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "isa.hpp"
-#include "training.hpp"
+#include "../training/isa.hpp"
+#include "../training/training.hpp"
 
 using namespace bayesbinn;
 
