@@ -98,9 +98,9 @@ struct Dot {
 };
 
 // A network beside the values that it should give, which plain loops compute as it is built.
-class Twin {
+class Compared {
    public:
-    Twin(const Kernels &kernels, size_t networks, size_t inputs, size_t batch, int threads, uint64_t seed)
+    Compared(const Kernels &kernels, size_t networks, size_t inputs, size_t batch, int threads, uint64_t seed)
         : network(kernels, networks, inputs, threads), networks_(networks), batch_(batch), random_(seed),
           x_(random_.reals(batch * inputs)) {
         Value_ input{0, {}};

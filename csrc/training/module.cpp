@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include <exception>
+#include <string>
 #include <type_traits>
 
 #include "isa.hpp"
@@ -22,61 +23,58 @@ namespace {
 
 const Kernels *chosen = nullptr;
 
-// Binds function(team, arguments...) as name(threads, arguments...), run without the interpreter's lock.
-template <class Result, class... Arguments>
-void bind(nb::module_ &m, const char *name, Result (*function)(Team, Arguments...)) {
-    m.def(name, [function](int threads, const std::decay_t<Arguments> &...arguments) {
+template <class T>
+void read(const char *name, nb::handle found, T &value);
+
+// Reads the fields of a struct from a Python object's attributes of the same names.
+struct Attributes {
+    nb::handle from;
+
+    template <class T>
+    void operator()(const char *name, T &value) const {
+        read(name, nb::getattr(from, name), value);
+    }
+};
+
+// Reads the fields of a kernel's settings from keywords of the same names, and counts them.
+struct Keywords {
+    const char *kernel;
+    const nb::kwargs &from;
+    size_t &count;
+
+    template <class T>
+    void operator()(const char *name, T &value) const {
+        if (!from.contains(name)) throw nb::type_error((std::string(kernel) + " needs the setting " + name).c_str());
+        read(name, from[name], value);
+        count++;
+    }
+};
+
+template <class T>
+constexpr bool is_number = std::is_arithmetic_v<T> || std::is_same_v<T, std::optional<uint64_t>>;
+
+template <class T>
+void read(const char *name, nb::handle found, T &value) {
+    if constexpr (is_number<T>) {
+        if (!nb::try_cast(found, value)) throw nb::type_error(("unusable value of the setting " + std::string(name)).c_str());
+    } else {
+        value.each(Attributes{found});
+    }
+}
+
+// Binds a kernel as name(threads, sizes, columns, **settings), run without the interpreter's lock.
+template <class Settings>
+void bind(nb::module_ &m, const char *name, void (*kernel)(Team, const Tensors &, const Settings &)) {
+    const auto call = [name, kernel](int threads, Sizes sizes, std::vector<Addresses> columns, nb::kwargs settings) {
+        Settings set{};
+        size_t count = 0;
+        set.each(Keywords{name, settings, count});
+        if (settings.size() != count)
+            throw nb::type_error((std::string(name) + " takes " + std::to_string(count) + " settings").c_str());
         nb::gil_scoped_release unlocked;
-        return function(Team{*chosen, threads}, arguments...);
-    });
-}
-
-// The settings come from Python as named tuples, spread out: one number per field, in their order.
-void bayesbinn_update_spread(
-    Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &naturals, const Addresses &gradients,
-    const Addresses &momenta, const Addresses &priors, const Keys &keys, std::optional<uint64_t> draw, double lr,
-    double temperature, double eps, double data_weight, double kl_weight, double momentum, bool steady,
-    double relaxation
-) {
-    const NaturalGradientRule rule{lr, temperature, eps, data_weight, kl_weight, momentum, steady, relaxation};
-    bayesbinn_update(team, sizes, parameters, naturals, gradients, momenta, priors, keys, draw, rule);
-}
-
-void bayesbinn_update_from_slopes_spread(
-    Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &naturals, const Addresses &gradients,
-    const Addresses &slopes, const Addresses &momenta, const Addresses &priors, double lr, double temperature,
-    double eps, double data_weight, double kl_weight, double momentum, bool steady,
-    double relaxation
-) {
-    const NaturalGradientRule rule{lr, temperature, eps, data_weight, kl_weight, momentum, steady, relaxation};
-    bayesbinn_update_from_slopes(team, sizes, parameters, naturals, gradients, slopes, momenta, priors, rule);
-}
-
-void adam_spread(
-    Team team, const Sizes &sizes, const Addresses &values, const Addresses &gradients, const Addresses &firsts,
-    const Addresses &seconds, double step_size, double beta1, double beta2, double second_scale, double eps,
-    double weight_decay
-) {
-    const AdamRule rule{step_size, beta1, beta2, second_scale, eps, weight_decay};
-    adam(team, sizes, values, gradients, firsts, seconds, rule);
-}
-
-void ste_update_spread(
-    Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &latents, const Addresses &gradients,
-    const Addresses &firsts, const Addresses &seconds, double clip, double step_size, double beta1, double beta2,
-    double second_scale, double eps, double weight_decay
-) {
-    const AdamRule rule{step_size, beta1, beta2, second_scale, eps, weight_decay};
-    ste_update(team, sizes, parameters, latents, gradients, firsts, seconds, clip, rule);
-}
-
-void pmf_update_spread(
-    Team team, const Sizes &sizes, const Addresses &parameters, const Addresses &logits, const Addresses &gradients,
-    const Addresses &firsts, const Addresses &seconds, double beta, double step_size, double beta1, double beta2,
-    double second_scale, double eps, double weight_decay
-) {
-    const AdamRule rule{step_size, beta1, beta2, second_scale, eps, weight_decay};
-    pmf_update(team, sizes, parameters, logits, gradients, firsts, seconds, beta, rule);
+        kernel(Team{*chosen, threads}, Tensors{std::move(sizes), std::move(columns)}, set);
+    };
+    m.def(name, call, nb::arg("threads"), nb::arg("sizes"), nb::arg("columns"), nb::arg("settings"));
 }
 
 std::vector<uint32_t> random_bits(uint64_t key, uint64_t draw, uint64_t block) {
@@ -96,23 +94,23 @@ NB_MODULE(_native, m) {
         throw nb::import_error(error.what());
     }
     m.def("isa", [] { return chosen->name; });
-    m.def("borrow_threads_from", borrow_threads_from);
-    m.def("random_bits", random_bits);
-    bind(m, "write_sign", write_sign);
-    bind(m, "write_tanh", write_tanh);
-    bind(m, "write_pmf_sign", write_pmf_sign);
-    bind(m, "write_pmf_weights", write_pmf_weights);
-    bind(m, "write_relaxed_sample", write_relaxed_sample);
-    bind(m, "write_hard_sample", write_hard_sample);
-    bind(m, "write_training_sample", write_training_sample);
-    bind(m, "restore_mode", restore_mode);
-    bind(m, "accumulate_scaled", accumulate_scaled);
-    bind(m, "bayesbinn_update", bayesbinn_update_spread);
-    bind(m, "bayesbinn_update_from_slopes", bayesbinn_update_from_slopes_spread);
-    bind(m, "adam", adam_spread);
-    bind(m, "ste_update", ste_update_spread);
-    bind(m, "bop_update", bop_update);
-    bind(m, "pmf_update", pmf_update_spread);
-    bind(m, "first_beyond", first_beyond);
-    bind(m, "pack_signs", pack_signs);
+    m.def("borrow_threads_from", borrow_threads_from, nb::arg("library"));
+    m.def("random_bits", random_bits, nb::arg("key"), nb::arg("draw"), nb::arg("block"));
+    m.def(
+        "first_beyond",
+        [](int threads, const Sizes &sizes, const Addresses &tensors, double limit) {
+            nb::gil_scoped_release unlocked;
+            return first_beyond(Team{*chosen, threads}, sizes, tensors, limit);
+        },
+        nb::arg("threads"), nb::arg("sizes"), nb::arg("tensors"), nb::arg("limit")
+    );
+    // By kernel: its columns in order, each with the number of values that it has for an element (0: a key).
+    nb::dict columns;
+#define BAYESBINN_BIND(kernel, Settings, ...)                                                                          \
+    bind<Settings>(m, #kernel, kernel);                                                                                \
+    nb::list kernel##_list;                                                                                            \
+    for (const Column &column : kernel##_columns) kernel##_list.append(nb::make_tuple(column.name, column.arrays));     \
+    columns[#kernel] = kernel##_list;
+    BAYESBINN_EACH_KERNEL(BAYESBINN_BIND)
+    m.attr("COLUMNS") = columns;
 }

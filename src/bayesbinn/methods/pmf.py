@@ -23,7 +23,7 @@ class PMF(BinaryOptimizer):
     .. code-block:: text
 
         w = tanh(β(ũ₊ − ũ₋)/2)               the soft weight, u = softmax(β·ũ), w = u₊ − u₋
-        g₋, g₊ from ∂ℓ/∂w                    see `kernels.twin.pmf_logit_gradients`
+        g₋, g₊ from ∂ℓ/∂w                    see `kernels.reference.pmf_logit_gradients`
         ũ ← ũ − Adam(g)
         β ← min(ρ·β, β_max)                  every `beta_interval` steps, the first included
 
