@@ -11,6 +11,8 @@
 #include <exception>
 #include <string>
 #include <type_traits>
+#include <unordered_map>
+#include <utility>
 
 #include "isa.hpp"
 #include "threads.hpp"
@@ -23,6 +25,15 @@ namespace {
 
 const Kernels *chosen = nullptr;
 
+// A field's name as Python's own string, made once: a new one at every call would cost a small network as much time as
+// its kernels.
+nb::handle interned(const char *name) {
+    static std::unordered_map<const char *, PyObject *> known;
+    PyObject *&found = known[name];
+    if (!found) found = PyUnicode_InternFromString(name);
+    return found;
+}
+
 template <class T>
 void read(const char *name, nb::handle found, T &value);
 
@@ -32,7 +43,7 @@ struct Attributes {
 
     template <class T>
     void operator()(const char *name, T &value) const {
-        read(name, nb::getattr(from, name), value);
+        read(name, nb::getattr(from, interned(name)), value);
     }
 };
 
@@ -44,8 +55,9 @@ struct Keywords {
 
     template <class T>
     void operator()(const char *name, T &value) const {
-        if (!from.contains(name)) throw nb::type_error((std::string(kernel) + " needs the setting " + name).c_str());
-        read(name, from[name], value);
+        const nb::handle found = PyDict_GetItem(from.ptr(), interned(name).ptr());
+        if (!found) throw nb::type_error((std::string(kernel) + " needs the setting " + name).c_str());
+        read(name, found, value);
         count++;
     }
 };
@@ -65,7 +77,7 @@ void read(const char *name, nb::handle found, T &value) {
 // Binds a kernel as name(threads, sizes, columns, **settings), run without the interpreter's lock.
 template <class Settings>
 void bind(nb::module_ &m, const char *name, void (*kernel)(Team, const Tensors &, const Settings &)) {
-    const auto call = [name, kernel](int threads, Sizes sizes, std::vector<Addresses> columns, nb::kwargs settings) {
+    const auto call = [name, kernel](int threads, Sizes sizes, std::vector<Addresses> columns, const nb::kwargs &settings) {
         Settings set{};
         size_t count = 0;
         set.each(Keywords{name, settings, count});

@@ -590,9 +590,12 @@ def test_the_table_has_every_compiled_kernel() -> None:
 @needs_native
 def test_buffers_and_settings_go_by_their_names() -> None:
     a, b = torch.zeros(3), torch.tensor([1.0, -1.0, 2.0])
-    swapped = native.compiled("write_tanh", ("source", "parameter"), ("scale",))
-    swapped([b], [a], 1.0)
-    assert torch.equal(a, elementary.tanh(b))
+    swapped = native.compiled("bop_update", ("parameter", "gradient", "average"), ("threshold", "rate"))
+    weights, averages = ([torch.ones(3), torch.ones(3)], [torch.zeros(3), torch.zeros(3)])
+    swapped([weights[0]], [b], [averages[0]], 0.3, 0.5)
+    compiled.bop_update([weights[1]], [averages[1]], [b], 0.5, 0.3)
+    assert weights[0].tolist() == [-1.0, 1.0, -1.0] and torch.equal(weights[0], weights[1])
+    assert averages[0].tolist() == [0.5, -0.5, 1.0] and torch.equal(averages[0], averages[1])
     where = [[a.data_ptr()], [b.data_ptr()]]
     for settings, said in (
         ({}, "write_tanh needs the setting scale"),

@@ -46,17 +46,20 @@ def kernel(native: bool = True) -> Callable[[Callable[..., None]], Callable[...,
         parameters = inspect.signature(row).parameters.values()
         buffers = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_ONLY)
         settings = tuple(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY)
-        name, lists = row.__name__, len(buffers)
+        name, lists, count = row.__name__, len(buffers), len(buffers) + len(settings)
+        of_tensors = [index for index, buffer in enumerate(buffers) if buffer != "key"]
         in_place = compiled.compiled(name, buffers, settings) if native and compiled.available else None
         KERNELS[name] = Kernel(name, buffers, settings, row, in_place)
 
         @wraps(row)
         def run(*arguments: Any) -> None:
-            columns, scalars = arguments[:lists], arguments[lists:]
-            tensors = [x for column in columns for x in column if x is not None and type(x) is not int]
+            if len(arguments) != count:
+                raise TypeError(f"{name} takes {', '.join(buffers + settings)}; it got {len(arguments)} arguments")
+            tensors = [x for index in of_tensors for x in arguments[index] if x is not None]
             if in_place is not None and compiled.usable(*tensors):
                 in_place(*arguments)
                 return
+            columns, scalars = arguments[:lists], arguments[lists:]
             for values in zip(*columns, strict=True):
                 staged = [_stage(x) for x in values]
                 if in_place is not None and compiled.usable(*(x for x in staged if isinstance(x, Tensor))):

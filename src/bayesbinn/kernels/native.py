@@ -68,8 +68,9 @@ def usable(*tensors: Tensor) -> bool:
     """Whether the kernels can work on all these tensors in place."""
     if not available:
         return False
+    float32 = torch.float32
     for tensor in tensors:
-        if not (tensor.is_cpu and tensor.dtype is torch.float32 and tensor.is_contiguous() and type(tensor) in _PLAIN):
+        if type(tensor) not in _PLAIN or tensor.dtype is not float32 or not (tensor.is_cpu and tensor.is_contiguous()):
             return False
         if tensor.is_neg():  # the elements in memory have the opposite sign
             return False
@@ -79,21 +80,23 @@ def usable(*tensors: Tensor) -> bool:
 def compiled(name: str, buffers: Sequence[str], settings: Sequence[str]) -> Callable[..., None]:
     """The native kernel `name` as a function of lists of `buffers`, followed by `settings`; both go by their names."""
     columns: list[tuple[str, int]] = _native.COLUMNS.get(name, [])
-    if {column for column, _ in columns} != set(buffers):
+    if {column for column, _ in columns} != set(buffers) or columns[0][0] != buffers[0]:
         raise ImportError(f"{name!r} was compiled with the buffers {[column for column, _ in columns]}; {_REBUILD}")
-    layout = [(buffers.index(column), values) for column, values in columns]
+    others = [(buffers.index(column), values) for column, values in columns[1:]]
     lists = len(buffers)
     function = getattr(_native, name)
 
     def run(*arguments: Any) -> None:
         written = arguments[0]
         sizes = [tensor.numel() for tensor in written]
-        function(
-            torch.get_num_threads(),
-            sizes,
-            [_addresses(arguments[index], sizes, values) if values else arguments[index] for index, values in layout],
-            **dict(zip(settings, arguments[lists:], strict=True)),
-        )
+        gathered = [[tensor.data_ptr() for tensor in written]]
+        for index, values in others:
+            column = arguments[index]
+            gathered.append(_addresses(column, sizes, values) if values else column)
+        if settings:
+            function(torch.get_num_threads(), sizes, gathered, **dict(zip(settings, arguments[lists:])))  # noqa: B905
+        else:
+            function(torch.get_num_threads(), sizes, gathered)
         increment_version(written)
 
     return run
@@ -103,14 +106,14 @@ def _addresses(tensors: MaybeTensors, sizes: list[int], values: int) -> list[int
     """Where the tensors lie, after their numbers of elements were checked: `values` for each of the parameter's."""
     if len(tensors) != len(sizes):
         raise ValueError(f"{len(tensors)} tensors where there are {len(sizes)} parameters")
-    for tensor, size in zip(tensors, sizes, strict=True):
-        if tensor is not None and tensor.numel() != size * values:
-            raise ValueError(f"a tensor of {tensor.numel()} elements where {size * values} are needed")
+    for tensor, size in zip(tensors, sizes):  # noqa: B905
+        if tensor is not None and tensor.numel() != values * size:
+            raise ValueError(f"a tensor of {tensor.numel()} elements where {values * size} are needed")
     return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
 def first_beyond(tensors: Tensors, limit: float) -> int | None:
     """The index of the first tensor with a value beyond ±`limit` or a NaN."""
-    sizes = [tensor.numel() for tensor in tensors]
-    index: int = _native.first_beyond(torch.get_num_threads(), sizes, _addresses(tensors, sizes, 1), limit)
+    sizes, addresses = [tensor.numel() for tensor in tensors], [tensor.data_ptr() for tensor in tensors]
+    index: int = _native.first_beyond(torch.get_num_threads(), sizes, addresses, limit)
     return None if index < 0 else index
