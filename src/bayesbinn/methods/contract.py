@@ -27,10 +27,10 @@ from bayesbinn.binary import canonical_name
 from bayesbinn.errors import InvalidInput, InvalidUse, nearest
 from bayesbinn.methods import gradients as checks
 from bayesbinn.methods.adoption import question_vectors
-from bayesbinn.methods.members import Counters, Group, Members, Samples, State
+from bayesbinn.methods.members import Counters, Group, Members, Sample, Samples, State
 from bayesbinn.posterior import BernoulliPosterior
 
-__all__ = ["BinaryOptimizer", "Group", "Members", "State", "mean_gradients"]
+__all__ = ["BinaryOptimizer", "Group", "Members", "Sample", "State", "mean_gradients"]
 
 # Refused by class name: importing them costs time, and FSDP shards a parameter behind our back.
 _SHARDED = {"DTensor", "FlatParameter"}
@@ -91,29 +91,30 @@ class BinaryOptimizer(torch.optim.Optimizer):
         """The state of a new parameter; tensors in it are float32 and contiguous."""
         raise NotImplementedError
 
-    def _relax(self, members: Members, draw: int) -> None:
-        """Write the training weights of sample number `draw` into the parameters."""
+    def _relax(self, members: Members, draw: int) -> Sample:
+        """Write the training weights of sample number `draw` into the parameters, and say what `_update` must know."""
+        return Sample(members.parameters, draw)
 
-    def _harden(self, members: Members) -> None:
-        """Write the mode into the parameters."""
+    def _harden(self, members: Members, sample: Sample | None = None) -> None:
+        """Write the mode into the parameters, which hold `sample` if there is one."""
 
     def _draw_hard(self, members: Members, draw: int) -> None:
         """Write a ±1 sample for evaluation into the parameters. A point mass has nothing to draw."""
 
-    def _accumulate(self, members: Members, totals: list[Tensor], draw: int) -> None:
+    def _accumulate(self, members: Members, totals: list[Tensor], sample: Sample) -> None:
         """Add one sample's contribution to `totals`: the gradient itself, unless a method scales it."""
         for total, parameter in zip(totals, members.parameters, strict=True):
             total += _present(parameter.grad)
 
-    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         """Move the state of members that share a step count, which counts this step already.
 
-        `draw` names the one sample behind the gradients; None: they are totals over `samples`.
+        `sample` is the one behind the gradients; None: they are totals over `samples`.
         """
         raise NotImplementedError
 
-    def _gradient_limit(self, members: Members, draw: int | None) -> float:
-        """Gradients (or totals, where `draw` is None) up to here cannot make the state overflow.
+    def _gradient_limit(self, members: Members, sample: Sample | None) -> float:
+        """Gradients (or totals, where there is no one `sample`) up to here cannot make the state overflow.
 
         It may be cautious: a step with a larger one is made, and taken back if it did overflow.
         """
@@ -244,7 +245,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         """
         if self._samples.inside is not None:
             raise InvalidUse(f"sampled_params(train={train}) inside another sampled_params block; leave that one first")
-        entered: list[Members] = []
+        entered: list[tuple[Members, Sample | None]] = []
         active = list(self._active())
         before = [members.versions() for members in active]
         if train:
@@ -256,16 +257,21 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._counters.evaluation_draws += 1
         self._samples.inside = "train" if train else "evaluation"
         try:
-            for members in active if self.relaxes or not train else ():
-                entered.append(members)
-                (self._relax if train else self._draw_hard)(members, draw)
+            samples: list[Sample] = []
+            for members in active:
+                if self.relaxes or not train:
+                    entered.append((members, None))
+                if train:
+                    samples.append(self._relax(members, draw))
+                    entered[-1:] = [(members, samples[-1])] if self.relaxes else []
+                else:
+                    self._draw_hard(members, draw)
             with self._intercepted(draw) if train else nullcontext():
                 yield
             if train:
                 self._counters.draws += 1
                 self._samples.count += 1
-                self._samples.pending = draw
-                self._samples.drawn = frozenset(id(p) for members in active for p in members.parameters)
+                self._samples.pending = samples
         except BaseException:
             if train:
                 self._clear_gradients()
@@ -273,19 +279,21 @@ class BinaryOptimizer(torch.optim.Optimizer):
         finally:
             self._samples.inside = None
             if not entered and before != [members.versions() for members in active]:
-                entered = active  # the weights were the mode, and somebody wrote into them
+                entered = [
+                    (members, None) for members in active
+                ]  # the weights were the mode, and somebody wrote into them
             self._restore(entered)
             # A graph that was recorded with the sample must not be used after it is gone. Writing the mode
             # says so to autograd; without a write we have to.
             if not entered:
                 torch.autograd.graph.increment_version([p for members in active for p in members.parameters])
 
-    def _restore(self, entered: list[Members]) -> None:
+    def _restore(self, entered: list[tuple[Members, Sample | None]]) -> None:
         """Bring the mode back in every group, whatever happens in one of them."""
         failure: BaseException | None = None
-        for members in entered:
+        for members, sample in entered:
             try:
-                self._harden(members)
+                self._harden(members, sample)
             except BaseException as error:
                 failure = error
                 self._harden(members)
@@ -316,24 +324,26 @@ class BinaryOptimizer(torch.optim.Optimizer):
         with self._clearing_samples():
             self._fold(self._samples.pending)
 
-    def _fold(self, draw: int) -> None:
+    def _fold(self, pending: list[Sample]) -> None:
         self._samples.pending = None
-        for members in self._with_gradient():
+        for members, sample in self._with_gradient(pending):
             for parameter, name in zip(members.parameters, members.names, strict=True):
                 checks.refuse_unusable(name, _present(parameter.grad))
                 if parameter not in self._samples.totals:
                     self._samples.totals[parameter] = torch.zeros(
                         parameter.shape, dtype=torch.float32, device=parameter.device
                     )
-            self._accumulate(members, [self._samples.totals[p] for p in members.parameters], draw)
+            self._accumulate(members, [self._samples.totals[p] for p in members.parameters], sample)
 
-    def _with_gradient(self) -> Iterator[Members]:
-        for group in self.param_groups:
-            yield self._members(group, [p for p in group["params"] if self._has_gradient(p)])
+    def _with_gradient(self, pending: list[Sample]) -> Iterator[tuple[Members, Sample]]:
+        """The members with a gradient of the pending sample; a parameter adopted or unfrozen since has none of it.
 
-    def _has_gradient(self, parameter: Tensor) -> bool:
-        """Whether there is a gradient of the pending sample; a parameter adopted or unfrozen since has none of it."""
-        return parameter.grad is not None and parameter.requires_grad and id(parameter) in self._samples.drawn
+        A group that was added since has no sample.
+        """
+        for group, sample in zip(self.param_groups, pending, strict=False):
+            moved = [p for p in sample.parameters if p.grad is not None and p.requires_grad]
+            if moved:
+                yield self._members(group, moved), sample
 
     # ---- stepping --------------------------------------------------------------------------
 
@@ -368,20 +378,20 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def _move(self) -> None:
         """Update the state from the samples at hand. All gradients are checked before anything changes."""
-        draw, samples = self._samples.pending, self._samples.count
+        pending, samples = self._samples.pending, self._samples.count
         if samples > 1 or self._reduces_itself():
             self._fold_pending()
             self._average_over_ranks()
-            draw = None
-        batches = self._ready(draw)
+            pending = None
+        batches = list(self._ready(pending))
         number = self._counters.steps + 1
-        limits = [self._gradient_limit(members, draw) for members, _ in batches]
+        limits = [self._gradient_limit(batch.members, batch.sample) for batch in batches]
         is_risky = checks.refuse_nonfinite(batches, limits, number)
         with checks.taken_back_on_overflow(batches, number) if is_risky else nullcontext():
-            for members, gradients in batches:
+            for members, gradients, sample in batches:
                 for state in members.states:
                     state["step"] += 1
-                self._update(members, gradients, draw, samples)
+                self._update(members, gradients, sample, samples)
         self._harden_the_rest(batches)
         self._counters.steps = number
 
@@ -390,9 +400,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
         Those without a gradient are written here. A frozen parameter is left alone.
         """
-        if sum(len(members.parameters) for members, _ in batches) == len(self._names):
+        if sum(len(batch.members.parameters) for batch in batches) == len(self._names):
             return
-        moved = {id(parameter) for members, _ in batches for parameter in members.parameters}
+        moved = {id(parameter) for batch in batches for parameter in batch.members.parameters}
         for group in self.param_groups:
             rest = [p for p in group["params"] if p.requires_grad and id(p) not in moved]
             if rest:
@@ -422,25 +432,27 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._samples.clear()
             raise
 
-    def _ready(self, draw: int | None) -> list[checks.Batch]:
+    def _ready(self, pending: list[Sample] | None) -> Iterator[checks.Batch]:
         """What to update: parameters with a gradient, or with a total if samples were summed up."""
         scale = getattr(self, "grad_scale", None)
-        batches = []
-        for group in self.param_groups:
-            if draw is None:
-                moved = [p for p in group["params"] if p in self._samples.totals and p.requires_grad]
-            else:
-                moved = [p for p in group["params"] if self._has_gradient(p)]
-            for members in self._members(group, moved).by_step() if moved else ():
-                gradients = [self._samples.totals[p] if draw is None else _present(p.grad) for p in members.parameters]
+        for whole, sample in self._with_total() if pending is None else self._with_gradient(pending):
+            for members in whole.by_step():
+                gradients = [
+                    self._samples.totals[p] if sample is None else _present(p.grad) for p in members.parameters
+                ]
                 for name, gradient in zip(members.names, gradients, strict=True):
                     checks.refuse_unusable(name, gradient)
                 # What is finite in float64 may not be in float32, in which the state is kept.
                 gradients = [g.float() if g.dtype is torch.float64 else g for g in gradients]
                 if scale is not None:
                     gradients = [g.to(torch.float32) / scale.to(g.device) for g in gradients]
-                batches.append((members, gradients))
-        return batches
+                yield checks.Batch(members, gradients, sample)
+
+    def _with_total(self) -> Iterator[tuple[Members, None]]:
+        for group in self.param_groups:
+            moved = [p for p in group["params"] if p in self._samples.totals and p.requires_grad]
+            if moved:
+                yield self._members(group, moved), None
 
     def _check_scaler_saw_all_samples(self, found_inf: Tensor | None) -> None:
         if found_inf is not None and self._samples.count > 1:
