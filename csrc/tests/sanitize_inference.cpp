@@ -20,7 +20,9 @@ void expect(bool holds, const std::string &what) {
     if (failures++ < 20) printf("FAILED: %s\n", what.c_str());
 }
 
-bool same(const Floats &a, const Floats &b) { return a.size() == b.size() && !memcmp(a.data(), b.data(), 4 * a.size()); }
+bool same(const Floats &a, const Floats &b) {
+    return a.size() == b.size() && !memcmp(a.data(), b.data(), 4 * a.size());
+}
 
 // The largest difference as a share of the largest number; infinite if anything is NaN or missing.
 float difference(const Floats &a, const Floats &b) {
@@ -61,7 +63,8 @@ void test_activations(const Kernels &k, size_t count, Random &random) {
                 if ((entry >> j & 1) == (q >= 0)) sum += abs(q);
                 if (entry == 0) total += abs(q);
             }
-            right = right && sum == tables[table_at(g) + (size_t)entry] + 32 * tables[table_at(g) + HIGH_PARTS + (size_t)entry];
+            right = right &&
+                sum == tables[table_at(g) + (size_t)entry] + 32 * tables[table_at(g) + HIGH_PARTS + (size_t)entry];
         }
     expect(right && magnitude == total, where + ": build_tables");
     for (float bad : {NAN, INFINITY, -INFINITY}) {
@@ -115,7 +118,9 @@ void test_transpose(const Kernels &k, size_t rows, size_t columns, Random &rando
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < columns; c++) expected[c * rows + r] = x[r * columns + c];
     k.transpose(x.data(), rows, columns, y.data());
-    expect(y == expected, std::string(k.name) + ": transpose of " + std::to_string(rows) + "×" + std::to_string(columns));
+    expect(
+        y == expected, std::string(k.name) + ": transpose of " + std::to_string(rows) + "×" + std::to_string(columns)
+    );
 }
 
 void test_pairs_and_products(const Kernels &k, size_t words, size_t windows, Random &random) {
@@ -133,7 +138,8 @@ void test_pairs_and_products(const Kernels &k, size_t words, size_t windows, Ran
         for (size_t output = 0; output < PAIR_TILE; output++) {
             for (size_t i = 0; i < words * WORD; i += 2) {
                 const uint32_t word = bits[i / WORD * PAIR_TILE + output] >> i % WORD;
-                sums[n * PAIR_TILE + output] += (word & 1 ? x[n][i] : -x[n][i]) + (word & 2 ? x[n][i + 1] : -x[n][i + 1]);
+                sums[n * PAIR_TILE + output] +=
+                    (word & 1 ? x[n][i] : -x[n][i]) + (word & 2 ? x[n][i + 1] : -x[n][i + 1]);
             }
             for (size_t i = 0; i < words; i++) dots[n * PAIR_TILE + output] += w[i * PAIR_TILE + output] * x[n][i];
         }
@@ -314,7 +320,8 @@ void test_to_and_fro(const Kernels &kernels) {
 
 // Every kind of step in one network, so that values share memory; the last value is returned.
 size_t build_mixed(Compared &net, Products products, bool own) {
-    const Geometry first{6, 7, 5, 33, 7, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1}, depth{33, 4, 3, 33, 4, 3, 3, 3, 1, 1, 1, 1, 1, 1, 33};
+    const Geometry first{6, 7, 5, 33, 7, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1},
+        depth{33, 4, 3, 33, 4, 3, 3, 3, 1, 1, 1, 1, 1, 1, 33};
     const size_t image = net.transpose(0, 6, 35);
     const size_t a = net.convolution(image, first, products, own);
     const size_t b = net.pool(a, 33, 7, 5, 2, 2, true);
@@ -336,7 +343,8 @@ void test_mixed(const Kernels &kernels, Products products, size_t networks, size
         const size_t y = build_mixed(net, products, networks > 1);
         const Floats found = net.run(y);
         const std::string where = std::string(kernels.name) + ", mixed network of seed " + std::to_string(seed);
-        // A last bit before a rounding to 8 bits becomes a step of 1/127 after it: only the shape of the answer is sure.
+        // A last bit before a rounding to 8 bits becomes a step of 1/127 after it: only the shape of the answer is
+        // sure.
         const float off = difference(found, net.expected(y));
         if (products != Products::tables) expect(off < 2e-5f, where + ": off by " + std::to_string(off));
         float sum = 0;
@@ -397,7 +405,8 @@ int main(int count, char **arguments) {
         for (Products products : {Products::tables, Products::pairs, Products::real})
             for (size_t networks : {1, 3})
                 for (size_t batch : {1, 3, 300})
-                    if (batch < 10 || (networks == 1 && !only_threads)) test_mixed(*kernels, products, networks, batch, 5 + batch);
+                    if (batch < 10 || (networks == 1 && !only_threads))
+                        test_mixed(*kernels, products, networks, batch, 5 + batch);
         if (only_threads) continue;
         test_kernels(*kernels);
         test_large_layers(*kernels);

@@ -27,7 +27,7 @@ void expect(bool holds, const std::string &what) {
 
 // Exactly `size` floats at the end of a block of memory of their own; `shift` floats before them.
 class Memory {
-public:
+   public:
     Memory(size_t size, size_t shift, unsigned seed, float scale) : size_(size), shift_(shift), data_(size + shift) {
         uint32_t state = seed * 2654435761u + 12345u;
         for (float &x : data_) {
@@ -45,7 +45,7 @@ public:
         }
     }
 
-private:
+   private:
     size_t size_, shift_;
     std::vector<float> data_;
 };
@@ -54,8 +54,8 @@ Addresses address(Memory &memory) { return memory.address(); }
 const Addresses &address(const Addresses &column) { return column; }
 
 void put_special_values(Memory &natural, size_t size) {
-    const float special[] = {0.0f, -0.0f, 1e-30f, -1e-30f, 9.0109f, -9.0109f, 10.0f, -10.0f, 1e30f, -1e30f,
-                             INFINITY, -INFINITY};
+    const float special[] = {0.0f,  -0.0f,  1e-30f, -1e-30f, 9.0109f,  -9.0109f,
+                             10.0f, -10.0f, 1e30f,  -1e30f,  INFINITY, -INFINITY};
     size_t i = 0;
     for (float value : special)
         if (i < size) natural.begin()[i++] = value;

@@ -135,8 +135,8 @@ void accumulate_scaled(const ScaleSettings &set, const Arrays &x, Range range) {
     });
 }
 
-// The step of BayesBiNN. Array 5 is 1 − w² as the sample had it, or null to draw its noise again; `scaled` says that the
-// gradients are Σ s⊙g already.
+// The step of BayesBiNN. Array 5 is 1 − w² as the sample had it, or null to draw its noise again; `scaled` says that
+// the gradients are Σ s⊙g already.
 void natural_gradient_update(const RuleSettings &rule, uint64_t draw, bool scaled, const Arrays &x, Range range) {
     const NoiseStream noise(x.key, draw);
     const Scale scale(rule.temperature, rule.eps);
@@ -281,8 +281,7 @@ void random_bits(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOIS
 const Kernels BAYESBINN_JOIN(kernels_, BAYESBINN_ISA) = {
     BAYESBINN_TEXT(BAYESBINN_ISA),
 #define BAYESBINN_ENTRY(kernel, ...) kernel,
-    BAYESBINN_EACH_KERNEL(BAYESBINN_ENTRY)
-    all_within,
+    BAYESBINN_EACH_KERNEL(BAYESBINN_ENTRY) all_within,
     random_bits,
 };
 

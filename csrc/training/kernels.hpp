@@ -226,9 +226,7 @@ constexpr Column noise() { return {"key", 0}; }
         one("gradient"), maybe("prior"), one("slope")                                                                  \
     )                                                                                                                  \
     KERNEL(adam, AdamUpdateSettings, one("value"), one("first"), one("second"), one("gradient"))                       \
-    KERNEL(                                                                                                            \
-        ste_update, STESettings, one("parameter"), one("latent"), one("first"), one("second"), one("gradient")         \
-    )                                                                                                                  \
+    KERNEL(ste_update, STESettings, one("parameter"), one("latent"), one("first"), one("second"), one("gradient"))     \
     KERNEL(bop_update, BopSettings, one("parameter"), one("average"), one("gradient"))                                 \
     KERNEL(pmf_update, PMFSettings, one("parameter"), two("logits"), two("first"), two("second"), one("gradient"))
 

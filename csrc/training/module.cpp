@@ -68,7 +68,8 @@ constexpr bool is_number = std::is_arithmetic_v<T> || std::is_same_v<T, std::opt
 template <class T>
 void read(const char *name, nb::handle found, T &value) {
     if constexpr (is_number<T>) {
-        if (!nb::try_cast(found, value)) throw nb::type_error(("unusable value of the setting " + std::string(name)).c_str());
+        if (!nb::try_cast(found, value))
+            throw nb::type_error(("unusable value of the setting " + std::string(name)).c_str());
     } else {
         value.each(Attributes{found});
     }
@@ -77,7 +78,8 @@ void read(const char *name, nb::handle found, T &value) {
 // Binds a kernel as name(threads, sizes, columns, **settings), run without the interpreter's lock.
 template <class Settings>
 void bind(nb::module_ &m, const char *name, void (*kernel)(Team, const Tensors &, const Settings &)) {
-    const auto call = [name, kernel](int threads, Sizes sizes, std::vector<Addresses> columns, const nb::kwargs &settings) {
+    const auto call = [name,
+                       kernel](int threads, Sizes sizes, std::vector<Addresses> columns, const nb::kwargs &settings) {
         Settings set{};
         size_t count = 0;
         set.each(Keywords{name, settings, count});
@@ -121,7 +123,7 @@ NB_MODULE(_native, m) {
 #define BAYESBINN_BIND(kernel, Settings, ...)                                                                          \
     bind<Settings>(m, #kernel, kernel);                                                                                \
     nb::list kernel##_list;                                                                                            \
-    for (const Column &column : kernel##_columns) kernel##_list.append(nb::make_tuple(column.name, column.arrays));     \
+    for (const Column &column : kernel##_columns) kernel##_list.append(nb::make_tuple(column.name, column.arrays));    \
     columns[#kernel] = kernel##_list;
     BAYESBINN_EACH_KERNEL(BAYESBINN_BIND)
     m.attr("COLUMNS") = columns;

@@ -74,8 +74,7 @@ BAYESBINN_INLINE F natural_gradient(F scaled_gradient, F pull, const Rule &set) 
 }
 
 // v·[(N/S)·Σ s⊙g + κ·(λ − λ₀)] + (v + φ)·ρ·λ, where v = v(λ): what is certain hardly moves, but fades a little
-BAYESBINN_INLINE F
-steady_gradient(F scaled_gradient, F pull, F natural, F variance, const Rule &set) {
+BAYESBINN_INLINE F steady_gradient(F scaled_gradient, F pull, F natural, F variance, const Rule &set) {
     return natural_gradient(scaled_gradient, pull, set) * variance + natural * set.relaxation * (variance + set.fading);
 }
 
