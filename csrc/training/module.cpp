@@ -75,9 +75,9 @@ void read(const char *name, nb::handle found, T &value) {
     }
 }
 
-// Binds a kernel as name(threads, sizes, columns, **settings), run without the interpreter's lock.
+// A kernel as a function of (threads, sizes, columns, **settings), run without the interpreter's lock.
 template <class Settings>
-void bind(nb::module_ &m, const char *name, void (*kernel)(Team, const Tensors &, const Settings &)) {
+nb::object bound(const char *name, void (*kernel)(Team, const Tensors &, const Settings &)) {
     const auto call = [name,
                        kernel](int threads, Sizes sizes, std::vector<Addresses> columns, const nb::kwargs &settings) {
         Settings set{};
@@ -88,7 +88,16 @@ void bind(nb::module_ &m, const char *name, void (*kernel)(Team, const Tensors &
         nb::gil_scoped_release unlocked;
         kernel(Team{*chosen, threads}, Tensors{std::move(sizes), std::move(columns)}, set);
     };
-    m.def(name, call, nb::arg("threads"), nb::arg("sizes"), nb::arg("columns"), nb::arg("settings"));
+    return nb::cpp_function(
+        call, nb::name(name), nb::arg("threads"), nb::arg("sizes"), nb::arg("columns"), nb::arg("settings")
+    );
+}
+
+template <size_t COUNT>
+nb::list listed(const Column (&columns)[COUNT]) {
+    nb::list found;
+    for (const Column &column : columns) found.append(nb::make_tuple(column.name, column.arrays));
+    return found;
 }
 
 std::vector<uint32_t> random_bits(uint64_t key, uint64_t draw, uint64_t block) {
@@ -118,13 +127,12 @@ NB_MODULE(_native, m) {
         },
         nb::arg("threads"), nb::arg("sizes"), nb::arg("tensors"), nb::arg("limit")
     );
-    // By kernel: its columns in order, each with the number of values that it has for an element (0: a key).
-    nb::dict columns;
+    // By name: the kernels; and their columns in order, each with its number of values for an element (0: a key).
+    nb::dict kernels, columns;
 #define BAYESBINN_BIND(kernel, Settings, ...)                                                                          \
-    bind<Settings>(m, #kernel, kernel);                                                                                \
-    nb::list kernel##_list;                                                                                            \
-    for (const Column &column : kernel##_columns) kernel##_list.append(nb::make_tuple(column.name, column.arrays));    \
-    columns[#kernel] = kernel##_list;
+    kernels[#kernel] = bound<Settings>(#kernel, kernel);                                                               \
+    columns[#kernel] = listed(kernel##_columns);
     BAYESBINN_EACH_KERNEL(BAYESBINN_BIND)
+    m.attr("KERNELS") = kernels;
     m.attr("COLUMNS") = columns;
 }

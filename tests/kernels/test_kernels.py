@@ -603,7 +603,7 @@ def test_buffers_and_settings_go_by_their_names() -> None:
         ({"scale": "large"}, "unusable value of the setting scale"),
     ):
         with pytest.raises(TypeError, match=said):
-            native._native.write_tanh(1, [3], where, **settings)
+            native._native.KERNELS["write_tanh"](1, [3], where, **settings)
     rule = reference.RuleSettings(0.1, 1.0, 1e-10, 1.0, 1.0, 0.0)
     fields = rule._asdict()
     reordered = SimpleNamespace(**dict(reversed(fields.items())))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,19 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 _REBUILD = "the kernels were built from other sources than these: install the package again"
 
-_native: Any = None
+available = False
 reason = ""
 if os.environ.get("BAYESBINN_KERNELS") == "torch":
     reason = "switched off by BAYESBINN_KERNELS=torch"
 else:
     try:
-        _native = import_module("bayesbinn.kernels._native")
+        import bayesbinn.kernels._native as _native
+
+        available = True
     except ModuleNotFoundError:
         reason = "they were not built when the package was installed, for want of a C++ compiler or by choice"
     except ImportError as error:
         reason = str(error)
-available = _native is not None
 if available and not hasattr(_native, "COLUMNS"):
     raise ImportError(_REBUILD)
 
@@ -45,8 +45,7 @@ def _borrow_threads() -> str:
     """Let the kernels run on the threads of torch's own OpenMP runtime; its file, or "" without one."""
     suffix = "dylib" if sys.platform == "darwin" else "so"
     library = Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"
-    runtime: str = _native.borrow_threads_from(str(library))
-    return runtime
+    return _native.borrow_threads_from(str(library))
 
 
 _runtime = _borrow_threads() if available else ""
@@ -54,7 +53,7 @@ _runtime = _borrow_threads() if available else ""
 
 def isa() -> str:
     """The instruction set of the kernels in use."""
-    return str(_native.isa()) if available else "none"
+    return _native.isa() if available else "none"
 
 
 def threading() -> str:
@@ -79,12 +78,12 @@ def usable(*tensors: Tensor) -> bool:
 
 def compiled(name: str, buffers: Sequence[str], settings: Sequence[str]) -> Callable[..., None]:
     """The native kernel `name` as a function of lists of `buffers`, followed by `settings`; both go by their names."""
-    columns: list[tuple[str, int]] = _native.COLUMNS.get(name, [])
+    columns = _native.COLUMNS.get(name, [])
     if {column for column, _ in columns} != set(buffers) or columns[0][0] != buffers[0]:
         raise ImportError(f"{name!r} was compiled with the buffers {[column for column, _ in columns]}; {_REBUILD}")
     others = [(buffers.index(column), values) for column, values in columns[1:]]
     lists = len(buffers)
-    function = getattr(_native, name)
+    function = _native.KERNELS[name]
 
     def run(*arguments: Any) -> None:
         written = arguments[0]
@@ -115,5 +114,5 @@ def _addresses(tensors: MaybeTensors, sizes: list[int], values: int) -> list[int
 def first_beyond(tensors: Tensors, limit: float) -> int | None:
     """The index of the first tensor with a value beyond ±`limit` or a NaN."""
     sizes, addresses = [tensor.numel() for tensor in tensors], [tensor.data_ptr() for tensor in tensors]
-    index: int = _native.first_beyond(torch.get_num_threads(), sizes, addresses, limit)
+    index = _native.first_beyond(torch.get_num_threads(), sizes, addresses, limit)
     return None if index < 0 else index

@@ -276,8 +276,8 @@ class BayesBiNN(BernoulliOptimizer):
         super().load_state_dict(state_dict)
 
 
-# From the warning up to the line that calls BayesBiNN: here, torch's constructor, the contract's, our own.
-_OUTSIDE = 5
+# From the warning to the line that calls BayesBiNN: here, and the constructors of torch, contract, bernoulli, our own.
+_OUTSIDE = 6
 
 
 def _completed(defaults: Group, given: Group) -> Group:

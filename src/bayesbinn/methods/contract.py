@@ -15,25 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from bayesbinn import kernels, ranks
-from bayesbinn.binary import canonical_name
-from bayesbinn.errors import InvalidInput, InvalidUse, nearest
+from bayesbinn.errors import InvalidInput, InvalidUse
+from bayesbinn.methods import adoption, saving
 from bayesbinn.methods import gradients as checks
-from bayesbinn.methods.adoption import question_vectors
 from bayesbinn.methods.members import Counters, Group, Members, Sample, Samples, State
 from bayesbinn.posterior import BernoulliPosterior
 
 __all__ = ["BinaryOptimizer", "Group", "Members", "Sample", "State", "mean_gradients"]
-
-# Refused by class name: importing them costs time, and FSDP shards a parameter behind our back.
-_SHARDED = {"DTensor", "FlatParameter"}
 
 
 class BinaryOptimizer(torch.optim.Optimizer):
@@ -70,7 +64,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         self._names: dict[Tensor, str] = {}
         self._samples = Samples()
         self._gathered: dict[int, Members] = {}
-        super().__init__(self._listed(params), defaults)
+        super().__init__(adoption.listed(type(self).__name__, params), defaults)
 
     @property
     def mc_samples(self) -> int:
@@ -93,7 +87,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def _relax(self, members: Members, draw: int) -> Sample:
         """Write the training weights of sample number `draw` into the parameters, and say what `_update` must know."""
-        return Sample(members.parameters, draw)
+        raise NotImplementedError  # but where the class says that it does not relax
 
     def _harden(self, members: Members, sample: Sample | None = None) -> None:
         """Write the mode into the parameters, which hold `sample` if there is one."""
@@ -132,27 +126,11 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     # ---- construction ----------------------------------------------------------------------
 
-    def _listed(self, params: Any) -> list[Any]:
-        label = type(self).__name__
-        if isinstance(params, Tensor):
-            raise InvalidInput(f"{label} got one tensor; pass an iterable of parameters or of (name, parameter)")
-        listed = list(params)
-        if not any(entry["params"] if isinstance(entry, dict) else True for entry in listed):
-            raise InvalidInput(f"{label} got no parameters; pass the first list of bb.split_parameters(model)")
-        return [
-            {**entry, "params": [entry["params"]] if isinstance(entry["params"], Tensor) else list(entry["params"])}
-            if isinstance(entry, dict)
-            else entry
-            for entry in listed
-        ]
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with settings of their own; refused by name if they cannot be trained."""
-        allowed = {*self.defaults, "params", "param_names", "initial_lr"}
-        for key in sorted(param_group.keys() - allowed):
-            raise InvalidInput(f"{type(self).__name__} has no setting {key!r}.{nearest(key, allowed)}")
+        adoption.refuse_unknown_settings(type(self).__name__, param_group, self.defaults)
         param_group = {**param_group, "params": list(param_group["params"])}
-        self._check_owned_once(param_group["params"])
+        adoption.refuse_owned_twice(param_group["params"], self._names)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -166,29 +144,11 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 self.state.pop(parameter, None)
             raise
 
-    def _check_owned_once(self, entries: list[Any]) -> None:
-        seen: dict[Tensor, str] = dict(self._names)
-        for index, entry in enumerate(entries):
-            name, parameter = entry if isinstance(entry, tuple) else (f"#{index}", entry)
-            if not isinstance(parameter, Tensor):
-                raise InvalidInput(f"{name!r} is a {type(parameter).__name__}, not a parameter")
-            if parameter in seen:
-                raise InvalidInput(f"{name!r} and {seen[parameter]!r} are the same parameter; pass it once")
-            seen[parameter] = name
-
     def _adopt(self, group: Group) -> None:
         """Check, name and start the parameters of a new group, and leave the mode in them."""
-        first = len(self._names)
-        names = group.get("param_names") or [str(first + i) for i in range(len(group["params"]))]
-        taken = set(self._names.values())
-        for parameter, name in zip(group["params"], map(canonical_name, names), strict=True):
-            if name in taken:
-                raise InvalidInput(f"two parameters are called {name!r}; names must be unique")
-            _check_trainable(name, parameter)
-            taken.add(name)
-            self._names[parameter] = name
+        self._names |= adoption.named(group, self._names)
         if self.binary:
-            question_vectors(type(self).__name__, self._names, group["params"])
+            adoption.question_vectors(type(self).__name__, self._names, group["params"])
         for parameter in group["params"]:
             state = self._start(parameter, self._names[parameter], group)
             for key in sorted(state):
@@ -259,13 +219,15 @@ class BinaryOptimizer(torch.optim.Optimizer):
         try:
             samples: list[Sample] = []
             for members in active:
-                if self.relaxes or not train:
+                if not train:
                     entered.append((members, None))
-                if train:
-                    samples.append(self._relax(members, draw))
-                    entered[-1:] = [(members, samples[-1])] if self.relaxes else []
-                else:
                     self._draw_hard(members, draw)
+                elif self.relaxes:
+                    entered.append((members, None))  # should it fail half-way
+                    samples.append(self._relax(members, draw))
+                    entered[-1] = members, samples[-1]
+                else:
+                    samples.append(Sample(members.parameters, draw))
             with self._intercepted(draw) if train else nullcontext():
                 yield
             if train:
@@ -279,9 +241,8 @@ class BinaryOptimizer(torch.optim.Optimizer):
         finally:
             self._samples.inside = None
             if not entered and before != [members.versions() for members in active]:
-                entered = [
-                    (members, None) for members in active
-                ]  # the weights were the mode, and somebody wrote into them
+                # The weights were the mode, and somebody wrote into them.
+                entered = [(members, None) for members in active]
             self._restore(entered)
             # A graph that was recorded with the sample must not be used after it is gone. Writing the mode
             # says so to autograd; without a write we have to.
@@ -501,19 +462,15 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next step needs, as tensors and plain values."""
-        return {**super().state_dict(), "bayesbinn": {"method": self.name, **asdict(self._counters)}}
+        return {**super().state_dict(), saving.KEY: saving.header(self.name, self._counters)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume bit for bit; the model then holds the mode. Another method's state is refused."""
         if self._samples.inside is not None:
             raise InvalidUse("load_state_dict inside a sampled_params block; call it after the block")
-        extra = state_dict.get("bayesbinn")
-        if not isinstance(extra, dict) or extra.get("method") != self.name:
-            kind = (
-                f"method {extra['method']!r}" if isinstance(extra, dict) and "method" in extra else "another optimizer"
-            )
-            raise InvalidInput(f"this is the state of {kind}; {type(self).__name__} loads the state of {self.name!r}")
-        saved = self._matched(state_dict)
+        counters = saving.counters_of(state_dict, self.name, type(self).__name__)
+        shapes = {parameter: saving.shapes_of(self.state[parameter]) for parameter in self._names}
+        saved = saving.matched(state_dict, self.param_groups, self._names, shapes, self.consolidated)
         settings = dict(self.defaults)
         super().load_state_dict(state_dict)
         self.defaults = settings  # without the flag that torch adds when it loads
@@ -521,52 +478,17 @@ class BinaryOptimizer(torch.optim.Optimizer):
             for key, default in self.defaults.items():
                 group.setdefault(key, default)  # a setting that is younger than the saved state
         for parameter, state in saved.items():
-            # The base class casts to the parameter's dtype; λ stays float32 under bfloat16 weights.
-            self.state[parameter] = {
-                key: _kept(value, parameter.device) if isinstance(value, Tensor) else value
-                for key, value in state.items()
-            }
-        self._counters = Counters(**{key: extra[key] for key in asdict(self._counters)})
+            self.state[parameter] = saving.kept(state, parameter.device)
+        self._counters = counters
         self._samples.clear()
         self._gathered.clear()
         for group in self.param_groups:
             self._harden(self._members(group, list(group["params"])))
 
-    def _matched(self, state_dict: dict[str, Any]) -> dict[Tensor, State]:
-        """The saved state by parameter, after its names and shapes were compared with ours."""
-        groups = state_dict["param_groups"]
-        sizes, saved_sizes = ([len(group["params"]) for group in side] for side in (self.param_groups, groups))
-        if sizes != saved_sizes:
-            raise InvalidInput(f"the state has groups of {saved_sizes} parameters, this optimizer {sizes}")
-        matched = {}
-        for group, saved in zip(self.param_groups, groups, strict=True):
-            names = saved.get("param_names") or [self._names[p] for p in group["params"]]
-            for parameter, index, name in zip(group["params"], saved["params"], names, strict=True):
-                own, state = self._names[parameter], state_dict["state"][index]
-                if canonical_name(name) != own and "param_names" in group:
-                    raise InvalidInput(f"the state is of a parameter {name!r} where this optimizer has {own!r}")
-                expected = {k: v.shape for k, v in self.state[parameter].items() if isinstance(v, Tensor)}
-                for key in self.consolidated:
-                    expected.pop(key, None)
-                    if key in state:
-                        expected[key] = parameter.shape
-                for key, shape in expected.items():
-                    if key not in state or state[key].shape != shape:
-                        found = tuple(state[key].shape) if key in state else "nothing"
-                        raise InvalidInput(f"state {key!r} of {own!r}: expected {tuple(shape)}, found {found}")
-                matched[parameter] = state
-        return matched
-
     def __getstate__(self) -> dict[str, Any]:
         torchs = ("_optimizer_", "_zero_grad", "_warned")
         own = {k: v for k, v in self.__dict__.items() if k.startswith("_") and not k.startswith(torchs)}
         return {**super().__getstate__(), **own, "_samples": Samples(), "_gathered": {}}
-
-
-def _kept(value: Tensor, device: torch.device) -> Tensor:
-    """A saved tensor as kernels need it: float32 (or bool), contiguous, our own."""
-    dtype = torch.float32 if value.is_floating_point() else value.dtype
-    return value.detach().to(device=device, dtype=dtype, copy=True).contiguous()
 
 
 def _present(gradient: Tensor | None) -> Tensor:
@@ -577,15 +499,3 @@ def _present(gradient: Tensor | None) -> Tensor:
 def mean_gradients(gradients: list[Tensor], samples: int) -> list[Tensor]:
     """Totals over several samples become means; the gradient of one sample is already one."""
     return gradients if samples == 1 else [gradient / samples for gradient in gradients]
-
-
-def _check_trainable(name: str, parameter: Tensor) -> None:
-    if isinstance(parameter, UninitializedTensorMixin):
-        raise InvalidInput(f"{name!r} is not initialised yet; run one batch through the model first")
-    if type(parameter).__name__ in _SHARDED:
-        raise InvalidInput(f"{name!r} is sharded ({type(parameter).__name__}); use DistributedDataParallel, not FSDP")
-    if not parameter.is_floating_point() or parameter.layout is not torch.strided:
-        raise InvalidInput(
-            f"{name!r} of shape {tuple(parameter.shape)} is {parameter.dtype}, {parameter.layout}; "
-            "dense float32, float64, bfloat16 or float16 is allowed"
-        )
