@@ -85,11 +85,12 @@ evidence: $(VENV)/.train
 	$(BIN)/python benchmarks/evidence.py $(if $(STATUS),--status)
 
 sanitize:
-	csrc/sanitize.sh
+	csrc/tests/sanitize.sh
 
 # 20,000 damaged and forged model files, under AddressSanitizer.
-fuzz:
-	PYTHON=$(BIN)/python csrc/inference/fuzz.sh --count 20000 --seed 0
+fuzz: $(VENV)/.test
+	$(PIP) install -c constraints.txt nanobind
+	PYTHON=$(BIN)/python csrc/tests/fuzz.sh --count 20000 --seed 0
 
 # Kills, signals, full disks, locks, damaged files, random networks: the long form of tests/storms (half an hour).
 # A line per storm, results/storm.md, and what failed in build/storm.log. STORM='--only locks --seed 1' chooses.

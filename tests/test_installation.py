@@ -224,5 +224,5 @@ def test_without_kernels_info_says_why() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bayesbinn", "info"], env=environment, capture_output=True, text=True, check=True
     )
-    assert "torch twin" in done.stdout
+    assert "torch reference" in done.stdout
     assert "BAYESBINN_KERNELS=torch" in done.stdout

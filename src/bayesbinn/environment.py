@@ -53,7 +53,7 @@ def describe() -> dict[str, str | int]:
         from bayesbinn.kernels import native
 
         facts["threads"] = torch.get_num_threads()
-        facts["kernels"] = f"native, {native.isa()}" if native.available else "torch twin"
+        facts["kernels"] = f"native, {native.isa()}" if native.available else "torch reference"
         facts["why"] = native.reason or f"built at installation for this machine; they run on {native.threading()}"
     return facts
 

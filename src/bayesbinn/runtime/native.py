@@ -167,11 +167,7 @@ class _Builder:
 
     def _conv2d(self, index: int, node: Node) -> None:
         weights, eight_bits = self._weights(node)
-        s = node.settings
-        top, _, left, _ = s["padding"]
-        kernel = s["shape"][2:]
-        geometry = [*self.shapes[node.inputs[0]], *self.shapes[index + 1]]
-        geometry += [*kernel, *s["stride"], top, left, *s["dilation"], s["groups"]]
+        geometry = _geometry(node, self.shapes[node.inputs[0]], self.shapes[index + 1])
         last, finish = self._finish(index, node)
         place = self._get(node.inputs[0], "image")
         self._put(last, "image", self.network.convolution(place, geometry, weights, eight_bits, *finish))
@@ -239,6 +235,31 @@ class _Builder:
 
 def _limits(node: Node) -> tuple[float, float]:
     return (0.0, inf) if node.op == "relu" else (node.settings["min"], node.settings["max"])
+
+
+def _geometry(node: Node, image: Shape, output: Shape) -> Any:
+    """How a convolution reads an image [channels, height, width]."""
+    from bayesbinn.runtime import _native
+
+    s = node.settings
+    top, _, left, _ = s["padding"]
+    return _native.Geometry(
+        channels=image[0],
+        height=image[1],
+        width=image[2],
+        outputs=output[0],
+        out_height=output[1],
+        out_width=output[2],
+        kernel_height=s["shape"][2],
+        kernel_width=s["shape"][3],
+        stride_height=s["stride"][0],
+        stride_width=s["stride"][1],
+        top=top,
+        left=left,
+        dilation_height=s["dilation"][0],
+        dilation_width=s["dilation"][1],
+        groups=s["groups"],
+    )
 
 
 def _pool_axis(node: Node, axis: int, length: int) -> Axis:

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "isa.hpp"
-#include "training.hpp"
+#include "../training/isa.hpp"
+#include "../training/training.hpp"
 
 using namespace bayesbinn;
 
@@ -27,7 +27,7 @@ void expect(bool holds, const std::string &what) {
 
 // Exactly `size` floats at the end of a block of memory of their own; `shift` floats before them.
 class Memory {
-public:
+   public:
     Memory(size_t size, size_t shift, unsigned seed, float scale) : size_(size), shift_(shift), data_(size + shift) {
         uint32_t state = seed * 2654435761u + 12345u;
         for (float &x : data_) {
@@ -45,14 +45,17 @@ public:
         }
     }
 
-private:
+   private:
     size_t size_, shift_;
     std::vector<float> data_;
 };
 
+Addresses address(Memory &memory) { return memory.address(); }
+const Addresses &address(const Addresses &column) { return column; }
+
 void put_special_values(Memory &natural, size_t size) {
-    const float special[] = {0.0f, -0.0f, 1e-30f, -1e-30f, 9.0109f, -9.0109f, 10.0f, -10.0f, 1e30f, -1e30f,
-                             INFINITY, -INFINITY};
+    const float special[] = {0.0f,  -0.0f,  1e-30f, -1e-30f, 9.0109f,  -9.0109f,
+                             10.0f, -10.0f, 1e30f,  -1e30f,  INFINITY, -INFINITY};
     size_t i = 0;
     for (float value : special)
         if (i < size) natural.begin()[i++] = value;
@@ -63,59 +66,43 @@ void put_special_values(Memory &natural, size_t size) {
 // All kernels on tensors of `size` elements; a hash of everything that they wrote.
 uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
     const Sizes sizes{size};
-    const Keys keys{0x0123456789abcdefu};
+    const Addresses key{0x0123456789abcdefu}, none{0};
     uint64_t hash = 0xcbf29ce484222325u;
     Memory p(size, shift, 1, 1), natural(size, shift, 2, 16), g(size, shift, 3, 1), momentum(size, shift, 4, 1),
         prior(size, shift, 5, 1), total(size, shift, 6, 1), second(size, shift, 7, 0);
     Memory logits(2 * size, shift, 8, 1), firsts(2 * size, shift, 9, 0), seconds(2 * size, shift, 10, 0);
     put_special_values(natural, size);
-    const AdamRule adam_rule{1e-3, 0.9, 0.999, 1.5, 1e-8, 1e-4};
-    const NaturalGradientRule rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, false, 0};
-    const NaturalGradientRule steady_rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, true, 0.3};
+    const AdamSettings adam_rule{1e-3, 0.9, 0.999, 1.5, 1e-8, 1e-4};
+    const RuleSettings rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, false, 0, 0.05};
+    const RuleSettings steady_rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, true, 0.3, 0.05};
     const auto record = [&] { p.add_to(hash); };
 
     expect(first_beyond(team, sizes, g.address(), INFINITY) == -1, "finite gradients are finite");
-    write_relaxed_sample(team, sizes, p.address(), natural.address(), keys, 5, temperature), record();
-    write_hard_sample(team, sizes, p.address(), natural.address(), keys, 5), record();
-    write_sign(team, sizes, p.address(), natural.address()), record();
+    const auto on = [&](auto &...columns) { return Tensors{sizes, {address(columns)...}}; };
+    write_relaxed_sample(team, on(p, natural, key), {5, temperature}), record();
+    write_hard_sample(team, on(p, natural, key), {5}), record();
+    write_sign(team, on(p, natural), {}), record();
     Memory slope(size, shift, 11, 1);
-    write_training_sample(
-        team, sizes, p.address(), natural.address(), slope.address(), keys, 5, temperature, true
-    ), record();
+    write_training_sample(team, on(p, natural, slope, key), {5, temperature, true}), record();
     slope.add_to(hash);
-    restore_mode(team, sizes, p.address(), natural.address(), temperature), record();
-    write_training_sample(team, sizes, p.address(), natural.address(), {0}, keys, 6, temperature, false), record();
-    write_tanh(team, sizes, p.address(), natural.address(), 0.5), record();
-    write_pmf_weights(team, sizes, p.address(), logits.address(), 3), record();
-    write_pmf_sign(team, sizes, p.address(), logits.address()), record();
-    accumulate_scaled(team, sizes, total.address(), natural.address(), g.address(), keys, 5, temperature, 1e-10);
+    restore_mode(team, on(p, natural), {temperature}), record();
+    write_training_sample(team, on(p, natural, none, key), {6, temperature, false}), record();
+    write_tanh(team, on(p, natural), {0.5}), record();
+    write_pmf_weights(team, on(p, logits), {3}), record();
+    write_pmf_sign(team, on(p, logits), {}), record();
+    accumulate_scaled(team, on(total, natural, g, key), {5, temperature, 1e-10});
     total.add_to(hash);
-    bayesbinn_update(
-        team, sizes, p.address(), natural.address(), g.address(), momentum.address(), prior.address(), keys, 5, rule
-    ), record();
-    bayesbinn_update(team, sizes, p.address(), natural.address(), g.address(), {0}, {0}, keys, {}, rule), record();
-    bayesbinn_update_from_slopes(
-        team, sizes, p.address(), natural.address(), g.address(), slope.address(), momentum.address(), {0}, rule
-    ), record();
-    bayesbinn_update_from_slopes(
-        team, sizes, p.address(), natural.address(), g.address(), slope.address(), {0}, {0}, steady_rule
-    ), record();
+    bayesbinn_update(team, on(p, natural, momentum, g, prior, key), {5, rule}), record();
+    bayesbinn_update(team, on(p, natural, none, g, none, key), {{}, rule}), record();
+    bayesbinn_update_from_slopes(team, on(p, natural, momentum, g, none, slope), {rule}), record();
+    bayesbinn_update_from_slopes(team, on(p, natural, none, g, none, slope), {steady_rule}), record();
     natural.add_to(hash), momentum.add_to(hash);
-    adam(team, sizes, prior.address(), g.address(), momentum.address(), second.address(), adam_rule);
+    adam(team, on(prior, momentum, second, g), {adam_rule});
     prior.add_to(hash), second.add_to(hash);
-    ste_update(
-        team, sizes, p.address(), prior.address(), g.address(), momentum.address(), second.address(), 0.5, adam_rule
-    ), record();
-    bop_update(team, sizes, p.address(), momentum.address(), g.address(), 1e-2, 1e-3), record();
-    pmf_update(
-        team, sizes, p.address(), logits.address(), g.address(), firsts.address(), seconds.address(), 3, adam_rule
-    ), record();
+    ste_update(team, on(p, prior, momentum, second, g), {0.5, adam_rule}), record();
+    bop_update(team, on(p, momentum, g), {1e-2, 1e-3}), record();
+    pmf_update(team, on(p, logits, firsts, seconds, g), {3, adam_rule}), record();
     logits.add_to(hash), firsts.add_to(hash), seconds.add_to(hash);
-
-    std::vector<uint8_t> bits(size / 8 + (size % 8 != 0));
-    if (size) pack_signs(team, p.address()[0], 1, size, (uintptr_t)bits.data());
-    for (uint8_t byte : bits) hash = (hash ^ byte) * 0x100000001b3u;
-    if (size % 8) expect(bits.back() >> (size % 8) == 0, "padding bits are zero");
 
     if (size) {
         g.begin()[size - 1] = NAN;
@@ -137,12 +124,13 @@ void refuses_nonsense(Team team) {
         }
     };
     const uintptr_t at = a.address()[0];
-    refused("lists of different length", [&] { write_sign(team, {8}, {at}, {}); });
-    refused("elements without memory", [&] { write_sign(team, {8}, {at}, {0}); });
-    refused("overlapping arrays", [&] { write_sign(team, {4}, {at}, {at + 4}); });
-    refused("a crooked address", [&] { write_sign(team, {4}, {at}, {at + 18}); });
-    refused("a missing key", [&] { write_hard_sample(team, {8}, {at}, {at}, {}, 0); });
-    write_sign(team, {}, {}, {});
+    refused("lists of different length", [&] { write_sign(team, {{8}, {{at}, {}}}, {}); });
+    refused("a missing column", [&] { write_sign(team, {{8}, {{at}}}, {}); });
+    refused("elements without memory", [&] { write_sign(team, {{8}, {{at}, {0}}}, {}); });
+    refused("overlapping arrays", [&] { write_sign(team, {{4}, {{at}, {at + 4}}}, {}); });
+    refused("a crooked address", [&] { write_sign(team, {{4}, {{at}, {at + 18}}}, {}); });
+    refused("a missing key", [&] { write_hard_sample(team, {{8}, {{at}, {at}, {}}}, {0}); });
+    write_sign(team, {{}, {{}, {}}}, {});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Runs inference under sanitizers (see ../sanitize.sh): every kernel of every instruction set of this CPU in memory
+// Runs inference under sanitizers (see sanitize.sh): every kernel of every instruction set of this CPU in memory
 // blocks of exactly the needed size, and whole networks on ragged sizes, all against plain loops. With the argument
 // "threads" only what threads do together, for ThreadSanitizer.
 #include <stdio.h>
@@ -20,7 +20,9 @@ void expect(bool holds, const std::string &what) {
     if (failures++ < 20) printf("FAILED: %s\n", what.c_str());
 }
 
-bool same(const Floats &a, const Floats &b) { return a.size() == b.size() && !memcmp(a.data(), b.data(), 4 * a.size()); }
+bool same(const Floats &a, const Floats &b) {
+    return a.size() == b.size() && !memcmp(a.data(), b.data(), 4 * a.size());
+}
 
 // The largest difference as a share of the largest number; infinite if anything is NaN or missing.
 float difference(const Floats &a, const Floats &b) {
@@ -61,7 +63,8 @@ void test_activations(const Kernels &k, size_t count, Random &random) {
                 if ((entry >> j & 1) == (q >= 0)) sum += abs(q);
                 if (entry == 0) total += abs(q);
             }
-            right = right && sum == tables[table_at(g) + (size_t)entry] + 32 * tables[table_at(g) + HIGH_PARTS + (size_t)entry];
+            right = right &&
+                sum == tables[table_at(g) + (size_t)entry] + 32 * tables[table_at(g) + HIGH_PARTS + (size_t)entry];
         }
     expect(right && magnitude == total, where + ": build_tables");
     for (float bad : {NAN, INFINITY, -INFINITY}) {
@@ -115,7 +118,9 @@ void test_transpose(const Kernels &k, size_t rows, size_t columns, Random &rando
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < columns; c++) expected[c * rows + r] = x[r * columns + c];
     k.transpose(x.data(), rows, columns, y.data());
-    expect(y == expected, std::string(k.name) + ": transpose of " + std::to_string(rows) + "×" + std::to_string(columns));
+    expect(
+        y == expected, std::string(k.name) + ": transpose of " + std::to_string(rows) + "×" + std::to_string(columns)
+    );
 }
 
 void test_pairs_and_products(const Kernels &k, size_t words, size_t windows, Random &random) {
@@ -133,7 +138,8 @@ void test_pairs_and_products(const Kernels &k, size_t words, size_t windows, Ran
         for (size_t output = 0; output < PAIR_TILE; output++) {
             for (size_t i = 0; i < words * WORD; i += 2) {
                 const uint32_t word = bits[i / WORD * PAIR_TILE + output] >> i % WORD;
-                sums[n * PAIR_TILE + output] += (word & 1 ? x[n][i] : -x[n][i]) + (word & 2 ? x[n][i + 1] : -x[n][i + 1]);
+                sums[n * PAIR_TILE + output] +=
+                    (word & 1 ? x[n][i] : -x[n][i]) + (word & 2 ? x[n][i + 1] : -x[n][i + 1]);
             }
             for (size_t i = 0; i < words; i++) dots[n * PAIR_TILE + output] += w[i * PAIR_TILE + output] * x[n][i];
         }
@@ -238,15 +244,15 @@ void test_layer(const Kernels &kernels, uint64_t seed) {
     const std::string where = std::string(kernels.name) + ", layer of seed " + std::to_string(seed);
     if (random.below(2)) {
         const Geometry g = random_geometry(random);
-        Twin twin(kernels, networks, g.channels * g.height * g.width, batch, threads, seed);
-        const size_t y = twin.convolution(0, g, products, own);
+        Compared net(kernels, networks, g.channels * g.height * g.width, batch, threads, seed);
+        const size_t y = net.convolution(0, g, products, own);
         const bool exact = products == Products::tables && g.groups == 1;
-        expect((exact ? same : close)(twin.run(y), twin.expected(y)), where + " (convolution)");
+        expect((exact ? same : close)(net.run(y), net.expected(y)), where + " (convolution)");
     } else {
         const size_t rows = random.from({1, 1, 2, 5}), count = random.from({1, 2, 3, 31, 32, 33, 63, 100, 257});
-        Twin twin(kernels, networks, rows * count, batch, threads, seed);
-        const size_t y = twin.linear(0, rows, random.from({1, 3, 31, 32, 33, 64, 65, 130, 300}), products, own);
-        expect((products == Products::tables ? same : close)(twin.run(y), twin.expected(y)), where + " (linear)");
+        Compared net(kernels, networks, rows * count, batch, threads, seed);
+        const size_t y = net.linear(0, rows, random.from({1, 3, 31, 32, 33, 64, 65, 130, 300}), products, own);
+        expect((products == Products::tables ? same : close)(net.run(y), net.expected(y)), where + " (linear)");
     }
 }
 
@@ -256,19 +262,19 @@ void test_large_layers(const Kernels &kernels) {
         const auto equal = products == Products::tables ? same : close;
         for (size_t batch : {3, 8, 33})
             for (size_t count : {833, 1700}) {
-                Twin twin(kernels, 1, count, batch, 2, batch + count);
-                const size_t y = twin.linear(0, 1, 70, products, false);
+                Compared net(kernels, 1, count, batch, 2, batch + count);
+                const size_t y = net.linear(0, 1, 70, products, false);
                 const std::string where = std::to_string(batch) + " rows of " + std::to_string(count);
-                expect(equal(twin.run(y), twin.expected(y)), std::string(kernels.name) + ": " + where);
+                expect(equal(net.run(y), net.expected(y)), std::string(kernels.name) + ": " + where);
             }
         for (size_t width : {1, 3, 12, 41}) {
             // Every second time an odd number of tables for a pixel: gathered windows.
             const size_t channels = width % 2 ? 128 : 100;
             const Geometry g{channels, 3, width, 70, 3, width, 3, 3, 1, 1, 1, 1, 1, 1, 1};
-            Twin twin(kernels, 1, channels * 3 * width, 1, 2, width);
-            const size_t y = twin.convolution(0, g, products, false);
+            Compared net(kernels, 1, channels * 3 * width, 1, 2, width);
+            const size_t y = net.convolution(0, g, products, false);
             const std::string where = std::string(kernels.name) + ": channels, " + std::to_string(width) + " wide";
-            expect(equal(twin.run(y), twin.expected(y)), where);
+            expect(equal(net.run(y), net.expected(y)), where);
         }
     }
 }
@@ -276,9 +282,9 @@ void test_large_layers(const Kernels &kernels) {
 // A row of windows wider than the room for totals; and tables further apart than offsets can say go another way.
 void test_wide_images(const Kernels &kernels) {
     const Geometry wide{32, 2, 301, 5, 2, 301, 1, 3, 1, 1, 0, 1, 1, 1, 1};
-    Twin twin(kernels, 1, 32 * 2 * 301, 1, 1, 5);
-    const size_t y = twin.convolution(0, wide, Products::tables, false);
-    expect(same(twin.run(y), twin.expected(y)), std::string(kernels.name) + ": a wide image");
+    Compared net(kernels, 1, 32 * 2 * 301, 1, 1, 5);
+    const size_t y = net.convolution(0, wide, Products::tables, false);
+    expect(same(net.run(y), net.expected(y)), std::string(kernels.name) + ": a wide image");
     Geometry far = wide;
     expect(TableConvolution::suits(far), "a ring of some kilobytes");
     far.kernel_height = 2, far.dilation_height = 1 << 20;
@@ -306,45 +312,47 @@ void test_batches(const Kernels &kernels) {
 
 // More examples than run at once: the networks of an ensemble run to and fro within one call and from call to call.
 void test_to_and_fro(const Kernels &kernels) {
-    Twin twin(kernels, 3, 20, 600, 2, 11);
-    const size_t y = twin.linear(twin.linear(0, 1, 33, Products::tables, true), 1, 10, Products::pairs, true);
+    Compared net(kernels, 3, 20, 600, 2, 11);
+    const size_t y = net.linear(net.linear(0, 1, 33, Products::tables, true), 1, 10, Products::pairs, true);
     for (int run = 0; run < 3; run++)
-        expect(close(twin.run(y), twin.expected(y)), std::string(kernels.name) + ": an ensemble of many examples");
+        expect(close(net.run(y), net.expected(y)), std::string(kernels.name) + ": an ensemble of many examples");
 }
 
 // Every kind of step in one network, so that values share memory; the last value is returned.
-size_t build_mixed(Twin &twin, Products products, bool own) {
-    const Geometry first{6, 7, 5, 33, 7, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1}, depth{33, 4, 3, 33, 4, 3, 3, 3, 1, 1, 1, 1, 1, 1, 33};
-    const size_t image = twin.transpose(0, 6, 35);
-    const size_t a = twin.convolution(image, first, products, own);
-    const size_t b = twin.pool(a, 33, 7, 5, 2, 2, true);
-    const size_t c = twin.convolution(b, depth, products, false);
-    const size_t d = twin.add(b, c);
-    const size_t e = twin.concatenate({d, b, d}, 12);
-    const size_t f = twin.pool(e, 99, 4, 3, 3, 2, false);
-    const size_t g = twin.tanh(twin.affine(f, 4, 99, 1));
-    const size_t h = twin.transpose(g, 4, 99);
-    const size_t i = twin.linear(h, 2, 65, products, own);
-    const size_t j = twin.affine(i, 1, 2, 65);
-    return twin.softmax(twin.linear(j, 1, 10, products, false), 1, 10, 1);
+size_t build_mixed(Compared &net, Products products, bool own) {
+    const Geometry first{6, 7, 5, 33, 7, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1},
+        depth{33, 4, 3, 33, 4, 3, 3, 3, 1, 1, 1, 1, 1, 1, 33};
+    const size_t image = net.transpose(0, 6, 35);
+    const size_t a = net.convolution(image, first, products, own);
+    const size_t b = net.pool(a, 33, 7, 5, 2, 2, true);
+    const size_t c = net.convolution(b, depth, products, false);
+    const size_t d = net.add(b, c);
+    const size_t e = net.concatenate({d, b, d}, 12);
+    const size_t f = net.pool(e, 99, 4, 3, 3, 2, false);
+    const size_t g = net.tanh(net.affine(f, 4, 99, 1));
+    const size_t h = net.transpose(g, 4, 99);
+    const size_t i = net.linear(h, 2, 65, products, own);
+    const size_t j = net.affine(i, 1, 2, 65);
+    return net.softmax(net.linear(j, 1, 10, products, false), 1, 10, 1);
 }
 
 void test_mixed(const Kernels &kernels, Products products, size_t networks, size_t batch, uint64_t seed) {
     Floats first;
     for (int threads : {1, 2, 3}) {
-        Twin twin(kernels, networks, 6 * 35, batch, threads, seed);
-        const size_t y = build_mixed(twin, products, networks > 1);
-        const Floats found = twin.run(y);
+        Compared net(kernels, networks, 6 * 35, batch, threads, seed);
+        const size_t y = build_mixed(net, products, networks > 1);
+        const Floats found = net.run(y);
         const std::string where = std::string(kernels.name) + ", mixed network of seed " + std::to_string(seed);
-        // A last bit before a rounding to 8 bits becomes a step of 1/127 after it: only the shape of the answer is sure.
-        const float off = difference(found, twin.expected(y));
+        // A last bit before a rounding to 8 bits becomes a step of 1/127 after it: only the shape of the answer is
+        // sure.
+        const float off = difference(found, net.expected(y));
         if (products != Products::tables) expect(off < 2e-5f, where + ": off by " + std::to_string(off));
         float sum = 0;
         for (float v : found) sum += v;
         expect(fabsf(sum - (float)(networks * batch)) < 1e-3f * (float)(networks * batch), where + ": probabilities");
         if (threads == 1) first = found;
         expect(same(found, first), where + ": the same bits with " + std::to_string(threads) + " threads");
-        expect(same(twin.run(y), first), where + ": the same bits again");
+        expect(same(net.run(y), first), where + ": the same bits again");
     }
 }
 
@@ -365,15 +373,15 @@ void test_threads(const Kernels &kernels) {
             }
             for (long slot : slots) expect(slot == 20, "every thread sees what the others did before the barrier");
         }
-        Twin twin(kernels, 2, 40, 3, threads, 7);
-        const size_t y = twin.linear(twin.linear(0, 1, 70, Products::tables, true), 1, 10, Products::pairs, false);
-        const Floats first = twin.run(y);
-        for (int run = 0; run < 300; run++) expect(same(twin.run(y), first), "many small runs give the same bits");
+        Compared net(kernels, 2, 40, 3, threads, 7);
+        const size_t y = net.linear(net.linear(0, 1, 70, Products::tables, true), 1, 10, Products::pairs, false);
+        const Floats first = net.run(y);
+        for (int run = 0; run < 300; run++) expect(same(net.run(y), first), "many small runs give the same bits");
         std::vector<std::thread> callers;
         std::vector<Floats> found(3);
         for (Floats &mine : found)
             callers.emplace_back([&] {
-                for (int run = 0; run < 30; run++) mine = twin.run(y);
+                for (int run = 0; run < 30; run++) mine = net.run(y);
             });
         for (std::thread &caller : callers) caller.join();
         for (const Floats &mine : found) expect(same(mine, first), "several callers take turns");
@@ -397,7 +405,8 @@ int main(int count, char **arguments) {
         for (Products products : {Products::tables, Products::pairs, Products::real})
             for (size_t networks : {1, 3})
                 for (size_t batch : {1, 3, 300})
-                    if (batch < 10 || (networks == 1 && !only_threads)) test_mixed(*kernels, products, networks, batch, 5 + batch);
+                    if (batch < 10 || (networks == 1 && !only_threads))
+                        test_mixed(*kernels, products, networks, batch, 5 + batch);
         if (only_threads) continue;
         test_kernels(*kernels);
         test_large_layers(*kernels);

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Builds the inference module with AddressSanitizer and UndefinedBehaviorSanitizer and feeds it damaged and forged
-# model files: csrc/inference/fuzz.sh --count 20000 --seed 0. The options are those of tests/tools/fuzz_model_files.py.
+# model files: csrc/tests/fuzz.sh --count 20000 --seed 0. The options are those of tests/tools/fuzz_model_files.py.
 set -eu
-source=$(cd "$(dirname "$0")" && pwd)
-root=$(cd "$source/../.." && pwd)
+root=$(cd "$(dirname "$0")/../.." && pwd)
+source=$root/csrc/inference
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 : "${CXX:=c++}" "${PYTHON:=$root/.venv/bin/python}"

@@ -1,5 +1,4 @@
 // Plain loops that say what each step of a network computes, and a network that is built beside them.
-// Only for tests.
 #pragma once
 
 #include <math.h>
@@ -7,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "network.hpp"
+#include "../inference/network.hpp"
 
 namespace bayesbinn::inference {
 
@@ -99,14 +98,16 @@ struct Dot {
 };
 
 // A network beside the values that it should give, which plain loops compute as it is built.
-class Twin {
+class Compared {
    public:
-    Twin(const Kernels &kernels, size_t networks, size_t inputs, size_t batch, int threads, uint64_t seed)
+    Compared(const Kernels &kernels, size_t networks, size_t inputs, size_t batch, int threads, uint64_t seed)
         : network(kernels, networks, inputs, threads), networks_(networks), batch_(batch), random_(seed),
           x_(random_.reals(batch * inputs)) {
         Value_ input{0, {}};
         for (size_t i = 0; i < networks * batch; i++)
-            input.at.emplace_back(x_.begin() + (long)(i % batch * inputs), x_.begin() + (long)((i % batch + 1) * inputs));
+            input.at.emplace_back(
+                x_.begin() + (long)(i % batch * inputs), x_.begin() + (long)((i % batch + 1) * inputs)
+            );
         values_.push_back(input);
     }
 
@@ -131,9 +132,9 @@ class Twin {
 
     size_t convolution(size_t input, const Geometry &g, Products products, bool own) {
         const bool quantised = products == Products::tables && g.groups == 1;
-        const Weights &w = kept(Weights(
-            random_, own ? networks_ : 1, g.outputs, g.group_channels() * g.taps(), products != Products::real
-        ));
+        const Weights &w = kept(
+            Weights(random_, own ? networks_ : 1, g.outputs, g.group_channels() * g.taps(), products != Products::real)
+        );
         const Finishing f = random_finishing(random_, g.outputs, networks_);
         const size_t place = network.convolution(values_[input].place, g, products, w.sets(), f);
         return computed(place, [&](size_t n, size_t i) {
@@ -152,7 +153,9 @@ class Twin {
     }
 
     // Windows of `kernel` pixels, `stride` apart, cut at the border.
-    size_t pool(size_t input, size_t channels, size_t height, size_t width, size_t kernel, size_t stride, bool average) {
+    size_t pool(
+        size_t input, size_t channels, size_t height, size_t width, size_t kernel, size_t stride, bool average
+    ) {
         const PoolAxis rows{(height + stride - 1) / stride, height, kernel, stride};
         const PoolAxis columns{(width + stride - 1) / stride, width, kernel, stride};
         const Finishing f = random_finishing(random_, channels, networks_);
@@ -266,7 +269,7 @@ class Twin {
 
    private:
     struct Value_ {
-        size_t place;  // its number in the network
+        size_t place;            // its number in the network
         std::vector<Floats> at;  // [networks · batch]
     };
 
@@ -287,7 +290,8 @@ class Twin {
                     const long s = (long)(column * g.stride_width + b * g.dilation_width) - (long)g.left;
                     if (r < 0 || s < 0 || r >= (long)g.height || s >= (long)g.width) continue;
                     const size_t pixel = (size_t)r * g.width + (size_t)s;
-                    use(x[pixel * g.channels + group * g.group_channels() + c], (c * g.kernel_height + a) * g.kernel_width + b);
+                    use(x[pixel * g.channels + group * g.group_channels() + c],
+                        (c * g.kernel_height + a) * g.kernel_width + b);
                 }
     }
 

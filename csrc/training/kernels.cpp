@@ -30,28 +30,30 @@ BAYESBINN_INLINE void map_difference(const Arrays &x, Range range, Function f) {
     });
 }
 
-void write_sign(const Arrays &x, Range range) {
+void write_sign(const NoSettings &, const Arrays &x, Range range) {
     map(x, range, [](F source) { return sign(source); });
 }
 
-void write_tanh(float scale, const Arrays &x, Range range) {
+void write_tanh(const TanhSettings &set, const Arrays &x, Range range) {
+    const float scale = (float)set.scale;
     map(x, range, [=](F source) { return tanh(source * scale); });
 }
 
-void write_pmf_sign(const Arrays &x, Range range) {
+void write_pmf_sign(const NoSettings &, const Arrays &x, Range range) {
     map_difference(x, range, [](F difference) { return sign(difference); });
 }
 
-void write_pmf_weights(float half_beta, const Arrays &x, Range range) {
+void write_pmf_weights(const SoftSettings &set, const Arrays &x, Range range) {
+    const float half_beta = (float)(set.beta / 2);
     map_difference(x, range, [=](F difference) { return tanh(difference * half_beta); });
 }
 
 // p ← sample(λ, δ), a function that is sign(λ) wherever |λ| ≥ certain
 template <class Sample>
-BAYESBINN_INLINE void write_sample(const SampleSettings &set, const Arrays &x, Range range, Sample sample) {
-    const NoiseStream noise(x.key, set.draw);
+BAYESBINN_INLINE void write_sample(uint64_t draw, float certain, const Arrays &x, Range range, Sample sample) {
+    const NoiseStream noise(x.key, draw);
     each_block<2, 1>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
-        if (all_at_least(block.at[1], set.certain)) {
+        if (all_at_least(block.at[1], certain)) {
             for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
         } else {
             F delta[VECTORS];
@@ -62,21 +64,26 @@ BAYESBINN_INLINE void write_sample(const SampleSettings &set, const Arrays &x, R
 }
 
 void write_relaxed_sample(const SampleSettings &set, const Arrays &x, Range range) {
-    write_sample(set, x, range, [&](F natural, F delta) { return relaxed_sample(natural, delta, set); });
+    const float inverse_temperature = (float)(1 / set.temperature);
+    write_sample(set.draw, certain_from(set.temperature), x, range, [=](F natural, F delta) {
+        return relaxed_sample(natural, delta, inverse_temperature);
+    });
 }
 
-void write_training_sample(const SampleSettings &set, const Arrays &x, Range range) {
+void write_training_sample(const TrainingSampleSettings &set, const Arrays &x, Range range) {
     const NoiseStream noise(x.key, set.draw);
+    const float inverse_temperature = (float)(1 / set.temperature), certain = certain_from(set.temperature);
+    const bool held = set.held;
     each_block<3, 5>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
-        if (all_at_least(block.at[1], set.certain)) {
-            if (!set.held)
+        if (all_at_least(block.at[1], certain)) {
+            if (!held)
                 for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
             if (block.at[2])
                 for (int v = 0; v < VECTORS; v++) block.set(2, v, broadcast(0.0f));
         } else {
             F u[VECTORS];  // δ, then (λ + δ)/τ
             logistic_noise(noise, b, u);
-            for (int v = 0; v < VECTORS; v++) u[v] = (block(1, v) + u[v]) * set.inverse_temperature;
+            for (int v = 0; v < VECTORS; v++) u[v] = (block(1, v) + u[v]) * inverse_temperature;
             if (block.at[2]) {
                 for (int v = 0; v < VECTORS; v++) {
                     const TanhAndSech2 both = tanh_and_sech2(u[v]);
@@ -90,21 +97,22 @@ void write_training_sample(const SampleSettings &set, const Arrays &x, Range ran
     });
 }
 
-void restore_mode(float certain, const Arrays &x, Range range) {
+void restore_mode(const ModeSettings &set, const Arrays &x, Range range) {
+    const float certain = certain_from(set.temperature);
     each_block<2, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
         if (all_at_least(block.at[1], certain)) return;
         for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
     });
 }
 
-void write_hard_sample(const SampleSettings &set, const Arrays &x, Range range) {
-    write_sample(set, x, range, [](F natural, F delta) { return sign(natural + delta); });
+void write_hard_sample(const HardSampleSettings &set, const Arrays &x, Range range) {
+    write_sample(set.draw, certain_from(0), x, range, [](F natural, F delta) { return sign(natural + delta); });
 }
 
 // Calls use(v, s) for each vector of block b of λ.
 template <class Use>
 BAYESBINN_INLINE void with_scale(
-    const ScaleSettings &set, const NoiseStream &noise, uint64_t b, const float *natural, Use use
+    const Scale &set, const NoiseStream &noise, uint64_t b, const float *natural, Use use
 ) {
     if (all_at_least(natural, set.certain)) {
         for (int v = 0; v < VECTORS; v++) use(v, broadcast(set.certain_scale));
@@ -119,15 +127,20 @@ BAYESBINN_INLINE void with_scale(
 
 void accumulate_scaled(const ScaleSettings &set, const Arrays &x, Range range) {
     const NoiseStream noise(x.key, set.draw);
+    const Scale scale(set.temperature, set.eps);
     each_block<3, 1>(x, range, [&](uint64_t b, const auto &block, auto) __attribute__((always_inline)) {
-        with_scale(set, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
+        with_scale(scale, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
             block.set(0, v, block(0, v) + s * block(2, v));
         });
     });
 }
 
-void bayesbinn_update(const NaturalGradientSettings &set, const Arrays &x, Range range) {
-    const NoiseStream noise(x.key, set.scale.draw);
+// The step of BayesBiNN. Array 5 is 1 − w² as the sample had it, or null to draw its noise again; `scaled` says that
+// the gradients are Σ s⊙g already.
+void natural_gradient_update(const RuleSettings &rule, uint64_t draw, bool scaled, const Arrays &x, Range range) {
+    const NoiseStream noise(x.key, draw);
+    const Scale scale(rule.temperature, rule.eps);
+    const Rule set(rule);
     const F zero = broadcast(0.0f);
     each_block<6, 7>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
         const auto step = [&](int v, F scaled_gradient) __attribute__((always_inline)) {
@@ -143,21 +156,30 @@ void bayesbinn_update(const NaturalGradientSettings &set, const Arrays &x, Range
             block.set(1, v, updated);
             put(block.at[0] + v * LANES, sign(updated));
         };
-        if (set.scaled) {
+        if (scaled) {
             for (int v = 0; v < VECTORS; v++) step(v, block(3, v));
-        } else if (block.at[5] && !all_at_least(block.at[1], set.scale.certain)) {
+        } else if (block.at[5] && !all_at_least(block.at[1], scale.certain)) {
             F s[VECTORS];
-            for (int v = 0; v < VECTORS; v++) s[v] = gradient_scale(block(1, v), block(5, v), set.scale);
+            for (int v = 0; v < VECTORS; v++) s[v] = gradient_scale(block(1, v), block(5, v), scale);
             for (int v = 0; v < VECTORS; v++) step(v, s[v] * block(3, v));
         } else {
-            with_scale(set.scale, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
+            with_scale(scale, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
                 step(v, s * block(3, v));
             });
         }
     });
 }
 
-void adam(const AdamSettings &set, const Arrays &x, Range range) {
+void bayesbinn_update(const UpdateSettings &set, const Arrays &x, Range range) {
+    natural_gradient_update(set.rule, set.draw.value_or(0), !set.draw, x, range);
+}
+
+void bayesbinn_update_from_slopes(const SlopeUpdateSettings &set, const Arrays &x, Range range) {
+    natural_gradient_update(set.rule, 0, false, x, range);
+}
+
+void adam(const AdamUpdateSettings &settings, const Arrays &x, Range range) {
+    const Adam set(settings.adam);
     each_block<4, 7>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++) {
             F value = block(0, v), first = block(1, v), second = block(2, v);
@@ -169,7 +191,9 @@ void adam(const AdamSettings &set, const Arrays &x, Range range) {
     });
 }
 
-void ste_update(const AdamSettings &set, float clip, const Arrays &x, Range range) {
+void ste_update(const STESettings &settings, const Arrays &x, Range range) {
+    const Adam set(settings.adam);
+    const float clip = (float)settings.clip;
     each_block<5, 15>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++) {
             F latent = block(1, v), first = block(2, v), second = block(3, v);
@@ -185,7 +209,8 @@ void ste_update(const AdamSettings &set, float clip, const Arrays &x, Range rang
 
 // m ← (1 − γ)·m + γ·g, then flip w where w·m > threshold. The weights are the state: whatever a user may have
 // written into them, they leave as −1 and +1.
-void bop_update(float rate, float one_minus_rate, float threshold, const Arrays &x, Range range) {
+void bop_update(const BopSettings &set, const Arrays &x, Range range) {
+    const float rate = (float)set.rate, one_minus_rate = (float)(1 - set.rate), threshold = (float)set.threshold;
     each_block<3, 3>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++) {
             const F weight = sign(block(0, v));
@@ -196,7 +221,9 @@ void bop_update(float rate, float one_minus_rate, float threshold, const Arrays 
     });
 }
 
-void pmf_update(const AdamSettings &set, float beta, float half_beta, const Arrays &x, Range range) {
+void pmf_update(const PMFSettings &settings, const Arrays &x, Range range) {
+    const Adam set(settings.adam);
+    const float beta = (float)settings.beta, half_beta = (float)(settings.beta / 2);
     each_block<8, 127>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
         F m[VECTORS];  // w = tanh(β(ũ₊ − ũ₋)/2), then tanh(β·w/2)
         for (int v = 0; v < VECTORS; v++) m[v] = tanh((block(2, v) - block(1, v)) * half_beta);
@@ -238,22 +265,6 @@ bool all_within(float limit, const float *values, size_t count) {
     return !any(found[0] | found[1] | found[2] | found[3]);
 }
 
-BAYESBINN_INLINE uint8_t eight_signs(const float *values) {
-    unsigned bits = 0;
-    for (int lane = 0; lane < 8; lane += LANES) bits |= lane_bits(load(values + lane) >= 0.0f) << lane;
-    return (uint8_t)bits;
-}
-
-void pack_signs(const float *values, size_t count, uint8_t *bits) {
-    size_t i = 0;
-    for (; i + 8 <= count; i += 8) *bits++ = eight_signs(values + i);
-    if (i < count) {
-        float copy[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
-        __builtin_memcpy(copy, values + i, (count - i) * sizeof(float));
-        *bits = eight_signs(copy);
-    }
-}
-
 void random_bits(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOISE_BLOCK]) {
     U out[NOISE_VECTORS];
     NoiseStream(key, draw).bits(b, out);
@@ -269,22 +280,8 @@ void random_bits(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOIS
 
 const Kernels BAYESBINN_JOIN(kernels_, BAYESBINN_ISA) = {
     BAYESBINN_TEXT(BAYESBINN_ISA),
-    write_sign,
-    write_tanh,
-    write_pmf_sign,
-    write_pmf_weights,
-    write_relaxed_sample,
-    write_hard_sample,
-    write_training_sample,
-    restore_mode,
-    accumulate_scaled,
-    bayesbinn_update,
-    adam,
-    ste_update,
-    bop_update,
-    pmf_update,
-    all_within,
-    pack_signs,
+#define BAYESBINN_ENTRY(kernel, ...) kernel,
+    BAYESBINN_EACH_KERNEL(BAYESBINN_ENTRY) all_within,
     random_bits,
 };
 

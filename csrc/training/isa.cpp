@@ -14,8 +14,8 @@ std::vector<const Kernels *> usable_kernels() {
     __builtin_cpu_init();
 #endif
 #if defined(BAYESBINN_HAS_AVX512)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
         usable.push_back(&kernels_avx512);
 #endif
 #if defined(BAYESBINN_HAS_AVX2)

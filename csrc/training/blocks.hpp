@@ -64,8 +64,7 @@ BAYESBINN_INLINE void each_block(const Arrays &arrays, Range range, Body body) {
 BAYESBINN_INLINE void logistic_noise(const NoiseStream &noise, uint64_t b, F (&delta)[VECTORS]) {
     U bits[VECTORS];
     constexpr int PARTS = BLOCK / NOISE_BLOCK;
-    for (int part = 0; part < PARTS; part++)
-        noise.bits(b * PARTS + (uint64_t)part, bits + part * NOISE_VECTORS);
+    for (int part = 0; part < PARTS; part++) noise.bits(b * PARTS + (uint64_t)part, bits + part * NOISE_VECTORS);
     for (int v = 0; v < VECTORS; v++) delta[v] = half_logit(uniform(bits[v]));
 }
 

@@ -23,7 +23,7 @@ BAYESBINN_INLINE U interleave(Words w) { return (U)((w.even & 0xffffffffu) | (w.
 
 // The noise of one tensor in one draw.
 class NoiseStream {
-public:
+   public:
     NoiseStream(uint64_t key, uint64_t draw) : draw_(draw) {
         uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
         for (int round = 0; round < ROUNDS; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
@@ -45,7 +45,7 @@ public:
         }
     }
 
-private:
+   private:
     static BAYESBINN_INLINE Words same(uint64_t x) { return {x + Wide{}, x + Wide{}}; }
 
     static BAYESBINN_INLINE Words first_words(uint64_t counter) {

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Builds the kernels with sanitizers and runs all of them: csrc/sanitize.sh [training] [inference] [threads], by
+# Builds the kernels with sanitizers and runs all of them: csrc/tests/sanitize.sh [training] [inference] [threads], by
 # default all three. AddressSanitizer and UndefinedBehaviorSanitizer watch the first two, ThreadSanitizer the last.
 #
 # For another processor, without sanitizers, which an emulator does not run:
-#   CXX=aarch64-linux-gnu-g++ RUN='qemu-aarch64 -L /usr/aarch64-linux-gnu' SANITIZE= csrc/sanitize.sh training inference
+#   CXX=aarch64-linux-gnu-g++ RUN='qemu-aarch64 -L /usr/aarch64-linux-gnu' SANITIZE= csrc/tests/sanitize.sh training inference
 set -eu
-source=$(cd "$(dirname "$0")" && pwd)
+source=$(cd "$(dirname "$0")/.." && pwd)
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 : "${CXX:=c++}" "${RUN:=}"
@@ -42,8 +42,11 @@ finish() {
 
 training() {
     # shellcheck disable=SC2086
-    kernels "$source/kernels.cpp" "$memory" $all
-    finish "$memory" "$source/training.cpp" "$source/threads.cpp" "$source/isa.cpp" "$source/sanitize_test.cpp"
+    kernels "$source/training/kernels.cpp" "$memory" $all
+    for name in training/training training/threads training/isa tests/sanitize_training; do
+        set -- "$@" "$source/$name.cpp"
+    done
+    finish "$memory" "$@"
     $RUN "$build/run"
 }
 
@@ -53,10 +56,10 @@ inference() {
     shift
     # shellcheck disable=SC2086
     kernels "$source/inference/kernels.cpp" "$flags" $most
-    for name in network convolution pointwise weights session team choose sanitize_test; do
+    for name in network convolution pointwise weights session team choose; do
         set -- "$@" "$source/inference/$name.cpp"
     done
-    finish "$flags" "$@"
+    finish "$flags" "$@" "$source/tests/sanitize_inference.cpp"
 }
 
 case $($CXX -dumpmachine) in

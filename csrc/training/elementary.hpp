@@ -72,7 +72,7 @@ BAYESBINN_INLINE TanhAndSech2 tanh_and_sech2(F x) {
 // ½·log(u/(1 − u)); log y = e·log 2 + 2·atanh((m − 1)/(m + 1)) with y = m·2ᵉ, m between √½ and √2.
 BAYESBINN_INLINE F half_logit(F u) {
     const I bits = (I)(u / (1.0f - u));
-    // The twin splits y into m and e and, where m > √2, halves m and raises e by one. Counting the
+    // elementary.py splits y into m and e and, where m > √2, halves m and raises e by one. Counting the
     // exponent from the first float above √½ does both at once.
     const I exponent = (bits - 0x3f3504f4) >> 23;
     const F mantissa = (F)((U)bits - ((U)exponent << 23));
