@@ -769,7 +769,7 @@ def test_bad_parameters_get_one_line(case: str) -> None:
     refused([("w", "text")], "'w' is a str")
     refused([("a", weight), ("b", weight)], "'b' and 'a' are the same parameter")
     refused([{"params": [("a", weight)]}, {"params": [("b", weight)]}], "'b' and 'a' are the same parameter")
-    refused([("module.a", weight), ("a", nn.Parameter(torch.randn(2)))], "two parameters are named 'a'")
+    refused([("module.a", weight), ("a", nn.Parameter(torch.randn(2)))], "two parameters are called 'a'")
     refused([("w", nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False))], "'w'.*int32")
     refused([("w", nn.Parameter(torch.ones(2, dtype=torch.complex64)))], "'w'.*complex64")
     refused([("w", nn.LazyLinear(3).weight)], "'w' is not initialised")
