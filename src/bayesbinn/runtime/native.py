@@ -174,18 +174,19 @@ class _Builder:
 
     def _pool(self, index: int, node: Node) -> None:
         channels, *sizes = self.shapes[node.inputs[0]]
-        axes = [_pool_axis(node, axis, size) for axis, size in enumerate(sizes)]
+        rows, columns = (_pool_axis(node, axis, size) for axis, size in enumerate(sizes))
         last, finish = self._finish(index, node)
         place = self._get(node.inputs[0], "image")
         average = "avg" in node.op
-        self._put(last, "image", self.network.pool(place, channels, *axes, average, *finish))
+        self._put(last, "image", self.network.pool(place, channels, rows, columns, average, *finish))
 
     _max_pool2d = _avg_pool2d = _adaptive_max_pool2d = _adaptive_avg_pool2d = _pool
 
     def _affine(self, index: int, node: Node) -> None:
         last, finish = self._finish(index, node)
         place, layout = self._present(node.inputs[0])
-        self._put(last, layout, self.network.affine(place, *self._channels(node.inputs[0], layout), *finish))
+        outer, channels, inner = self._channels(node.inputs[0], layout)
+        self._put(last, layout, self.network.affine(place, outer, channels, inner, *finish))
 
     def _limit(self, index: int, node: Node) -> None:
         place, layout = self._present(node.inputs[0])
