@@ -22,9 +22,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bayesbinn.errors import BayesbinnError
@@ -177,9 +178,16 @@ def run_politely(command: list[str], output: Any, environment: dict[str, str]) -
 
 
 def behave() -> None:
-    """Of a run, before it starts: the lowest priority, and an end with its parent's, however that ends."""
+    """In a run's process, before it starts: the lowest priority, and an end when its parent ends, however that ends.
+
+    Linux may share the processor between sessions first (autogroups), where a process's own priority counts for
+    nothing, so the run gets a session, and that session the lowest priority as well.
+    """
+    os.setsid()
     os.nice(19)
     if sys.platform == "linux":
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text("19")
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -275,14 +283,14 @@ def seconds_left(run: Planned, pace: dict[str, float], places: Places) -> float:
 
 
 def measured(parts: tuple[Part, ...], places: Places) -> dict[str, float]:
-    """Seconds per epoch of every kind of run, from what has been computed so far."""
+    """Seconds per epoch of every kind of run: the median of what has been computed, which ignores pauses."""
     spent: dict[str, list[float]] = {}
     for part in parts:
         for run in planned(part):
             for folder in (places.kept / run.name, places.runs / run.name):
                 for line in lines_of(folder / "metrics.jsonl"):
                     spent.setdefault(kind(run), []).append(float(line["seconds"]))
-    return {key: sum(values) / len(values) for key, values in spent.items()}
+    return {key: median(values) for key, values in spent.items()}
 
 
 def kind(run: Planned) -> str:

@@ -75,10 +75,10 @@ def test_exports_agree_with_the_reference(tmp_path: Path) -> None:
         for answer in test_export_c.program(tmp_path / f"c{case}", found, ["gcc", "-O0"], []):
             test_export_c.check(answer)
         if with_onnx:
-            from tests import test_export_onnx
+            from tests.export import test_onnx
 
             for model in found:
-                test_export_onnx.check(model, tmp_path / "model.onnx")
+                test_onnx.check(model, tmp_path / "model.onnx")
         shutil.rmtree(tmp_path / f"c{case}")
         return len(found)
 

@@ -23,9 +23,8 @@ import torch
 import bayesbinn as bb
 from bayesbinn.export import export_c, export_onnx
 from bayesbinn.modelfile import container as model_file
-from tests.helpers.places import FIXTURES
 
-MODEL = FIXTURES / "model-v1.safetensors"
+MODEL = Path(__file__).parents[1] / "fixtures" / "model-v1.safetensors"
 
 
 def writers(folder: Path, version: str, with_onnx: bool) -> dict[str, Callable[[], object]]:

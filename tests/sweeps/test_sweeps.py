@@ -405,7 +405,7 @@ def killed_worker(folder: Path, *, seeds: int, epochs: int) -> None:
         workers[0].kill()
         _, said = driver.communicate(timeout=600)
         assert driver.returncode == 0, said
-    lines = [line.split() for line in said.splitlines() if line.split()[0].endswith(f"/{count}")]
+    lines = [line.split() for line in said.splitlines() if line and line.split()[0].endswith(f"/{count}")]
     assert len({line[1] for line in lines}) == len(lines) == count, "every run ended once"
     assert {row["state"] for row in results(sweep).values()} == {"finished"}
     assert sum(starts(each.parent) for each in sweep.glob("*/log.txt")) == count + 1, "one run was started again"

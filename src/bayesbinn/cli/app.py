@@ -51,6 +51,7 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of the data sets; otherwise BAYESBINN_DATA, the cache, or a download."),
 ]
+SAMPLES = "10, or 0 if they would all be the mode"
 Calibrate = Annotated[bool, typer.Option(help="Use the calibration that the run fitted on its validation part.")]
 EpochChoice = Annotated[
     str,
@@ -203,7 +204,10 @@ def train(
 @app.command()
 def evaluate(
     run: RunFolder,
-    samples: Annotated[int, typer.Option(min=0, help="Posterior samples behind the mean; 0 leaves it out.")] = 10,
+    samples: Annotated[
+        int | None,
+        typer.Option(min=0, show_default=SAMPLES, help="Posterior samples behind the mean; 0 leaves it out."),
+    ] = None,
     calibrate: Calibrate = True,
     epoch: EpochChoice = "last",
     data_dir: DataDir = None,
@@ -229,7 +233,9 @@ def predict(
         Path, typer.Argument(help="A .csv, .tsv or .parquet table, an .npz or .npy array, an image or a folder.")
     ],
     out: Annotated[Path, typer.Option(help="Where to write: .csv, .parquet or .json.")] = Path("predictions.csv"),
-    samples: Annotated[int, typer.Option(min=0, help="Posterior samples; 0 predicts by the mode.")] = 10,
+    samples: Annotated[
+        int | None, typer.Option(min=0, show_default=SAMPLES, help="Posterior samples; 0 predicts by the mode.")
+    ] = None,
     calibrate: Calibrate = True,
     epoch: EpochChoice = "last",
     data_dir: DataDir = None,

@@ -33,12 +33,13 @@ from bayesbinn.train.calibration import Which
 from bayesbinn.train.residuals import MIN_ROWS, total_deviation
 
 EVALUATION_BATCH = 1000
+DEFAULT_SAMPLES = 10
 
 
 def evaluate_run(
-    folder: Path, samples: int, fit_scale: bool, data_dir: Path | None, epoch: Which = "last"
+    folder: Path, samples: int | None, fit_scale: bool, data_dir: Path | None, epoch: Which = "last"
 ) -> dict[str, Any]:
-    """Scores on the test part, by the mode and by the mean."""
+    """Scores on the test part, by the mode and by the mean; `samples` as for `predict_file`."""
     trained = load_network(folder, epoch, data_dir)
     card, parts = trained.card, trained.parts(data_dir)
     if parts.test is None:
@@ -68,9 +69,13 @@ def evaluate_run(
     return scores
 
 
-def _samples_worth_drawing(trained: Trained, samples: int) -> int:
-    """None where there is no posterior, or where every sample would be the mode."""
-    return 0 if trained.posterior is None or trained.posterior.saturated else samples
+def _samples_worth_drawing(trained: Trained, samples: int | None) -> int:
+    """0 where there is no posterior, or where every sample would be the mode: said to those who asked for some."""
+    if trained.posterior is None:
+        return 0
+    if samples is not None:
+        trained.posterior.warn_if_saturated(samples)
+    return 0 if trained.posterior.saturated else DEFAULT_SAMPLES if samples is None else samples
 
 
 def _coverage(trained: Trained, prediction: Prediction, y: Tensor, samples: int) -> dict[str, float]:
@@ -138,12 +143,15 @@ def predict_file(
     folder: Path,
     inputs: Path,
     out: Path,
-    samples: int,
+    samples: int | None,
     data_dir: Path | None,
     fit_scale: bool = True,
     epoch: Which = "last",
 ) -> Predicted:
-    """Predict every row of a file; the output's suffix decides its form. Labels in the file are used to score."""
+    """Predict every row of a file; the output's suffix decides its form. Labels in the file are used to score.
+
+    Without a number of samples there are 10, or none if all of them would be the mode.
+    """
     if out.suffix not in (".csv", ".parquet", ".json"):
         raise InvalidInput(f"--out {out}: .csv, .parquet or .json is allowed")
     trained = load_network(folder, epoch, data_dir)
