@@ -169,8 +169,10 @@ def test_a_temperature_that_leaves_the_weights_at_their_start_is_said_at_the_sta
 
 
 def test_the_same_from_ones_own_loop() -> None:
-    with pytest.warns(StuckTraining, match=r"temperature=0.01 with lr=0.001 and train_set_size=120 .*certainty=100"):
+    said = r"temperature=0.01 with lr=0.001 and train_set_size=120 .*certainty=100"
+    with pytest.warns(StuckTraining, match=said) as caught:
         bb.BayesBiNN([weight(3)], 1e-3, N, temperature=1e-2)
+    assert caught[0].filename == __file__, "it names the line that made the optimizer"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for settings in (

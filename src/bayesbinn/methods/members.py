@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,8 +59,7 @@ class Members:
         ]
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One training sample of a group, from `_relax`, which writes it, to `_update`, which learns from its gradient."""
 
     parameters: list[Tensor]
