@@ -129,6 +129,11 @@ def test_a_name_that_pages_have_given_can_be_imported(name: str) -> None:
     assert hasattr(importlib.import_module(module), attribute)
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    index = (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8")
+    assert not [name for name in bb.__all__ if name != "__version__" and f"`bb.{name}`" not in index]
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2]
     named = set(re.findall(r"[\w/-]+\.md", navigation))
