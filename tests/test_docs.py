@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import bayesbinn as bb
 from bayesbinn import data, models
 from bayesbinn.data.catalog import SETS
-from tests.helpers.markdown import Block, blocks
+from tests.helpers.markdown import Block, blocks, table
 from tests.helpers.places import ROOT
 
 PAGES = [
@@ -129,6 +129,11 @@ def test_a_name_that_pages_have_given_can_be_imported(name: str) -> None:
     assert hasattr(importlib.import_module(module), attribute)
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    index = (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8")
+    assert not [name for name in bb.__all__ if name != "__version__" and f"`bb.{name}`" not in index]
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2]
     named = set(re.findall(r"[\w/-]+\.md", navigation))
@@ -141,6 +146,16 @@ def test_every_figure_of_the_results_is_shown() -> None:
     figures = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "results").rglob("*.png"))]
     assert len(figures) >= 7
     assert not [figure for figure in figures if f"](../{figure})" not in shown]
+
+
+def test_every_file_of_the_results_has_a_claim_and_a_command() -> None:
+    rows = table((ROOT / "results" / "README.md").read_text(encoding="utf-8"), "claim", "file", "command")
+    linked = {target for each in rows for target in re.findall(r"\]\((.+?)\)", each["file"])}
+    files = {path.relative_to(ROOT / "results").as_posix() for path in (ROOT / "results").rglob("*.md")}
+    assert linked == files - {"README.md"}
+    for each in rows:
+        script = re.match(r"`python (\S+)", each["command"])
+        assert script is None or (ROOT / script[1]).exists(), each
 
 
 def test_the_site_builds_without_a_warning_and_without_a_network(tmp_path: Path) -> None:

@@ -94,17 +94,24 @@ def test_an_sdist_is_enough_to_build_a_wheel(packages: tuple[Path, Path]) -> Non
 
 
 @pytest.mark.slow
+def test_the_wheel_runs_a_model_file_in_an_empty_environment(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    runtime = installed(tmp_path, packages[1])
+    assert "kernels give the known outputs" in runtime.run("python", ROOT / "tests/tools/try_runtime.py").stdout
+    assert len(runtime.run("bayesbinn", "run", FIXTURE, "inputs.npy").stdout.splitlines()) > 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sdist", "wheel"])
 def test_both_train_and_run_in_an_empty_environment(packages: tuple[Path, Path], kind: str, tmp_path: Path) -> None:
     package = packages[("sdist", "wheel").index(kind)]
-    runtime = installed(tmp_path / "runtime", package)
-    assert "kernels give the known outputs" in runtime.run("python", ROOT / "tests/tools/try_runtime.py").stdout
-    assert len(runtime.run("bayesbinn", "run", FIXTURE, "inputs.npy").stdout.splitlines()) > 1
-    training = Installation(tmp_path / "training")
+    training = Installation(tmp_path)
     training.install(f"{package}[train]")
     training.run("bayesbinn", "train", "digits", "--epochs", "1")
-    training.run("bayesbinn", "pack", "runs/digits-bayesbinn-0")
     assert "native" in training.run("bayesbinn", "info").stdout
+    packed = "runs/digits-bayesbinn-0/model.safetensors"
+    training.run("bayesbinn", "pack", "runs/digits-bayesbinn-0")
+    np.save(tmp_path / "digits.npy", np.zeros((2, 64), dtype=np.float32))
+    assert len(training.run("bayesbinn", "run", packed, "digits.npy").stdout.splitlines()) == 3
 
 
 @pytest.mark.slow
