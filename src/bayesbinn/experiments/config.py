@@ -48,6 +48,8 @@ class DataSettings(_Section):
     """The share of the training data that is kept for validation."""
     augment: bool = False
     """Pad by 4, crop and flip the training images."""
+    shift: Annotated[int, Field(ge=0, le=16)] = 0
+    """Shift the training images at random, by up to this many pixels in each direction, instead of augment."""
     stratify: bool = False
     """Take validation data from every class in proportion; the authors take them at random."""
 
@@ -71,6 +73,8 @@ class ModelSettings(_Section):
     """For table_mlp: the number of hidden layers."""
     output_affine: bool = False
     """For vgg: the last BatchNorm has a learned gain and shift, as table_mlp's have, so that classes may be rare."""
+    affine: bool = False
+    """For mnist_mlp: every BatchNorm has a learned gain and shift."""
 
 
 class TrainingSettings(_Section):
@@ -78,12 +82,16 @@ class TrainingSettings(_Section):
 
     epochs: Annotated[int, _POSITIVE]
     """How often the training data are seen; of a stream, in each task."""
-    batch_size: Annotated[int, Field(ge=2)]
-    """2 or more: BatchNorm has no statistics of a single example."""
+    batch_size: Annotated[int, _POSITIVE]
+    """Examples in a step; 2 or more for a network with BatchNorm, which has no statistics of a single example."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Of the split, the start, the order and the noise."""
     loss: Literal["cross_entropy", "binary_cross_entropy", "mse"] = "cross_entropy"
     """mse for regression, binary_cross_entropy for synthetic_mlp, which has one output, cross_entropy otherwise."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """For cross_entropy: the share of every target that is spread over all classes."""
+    average_epochs: Annotated[int, Field(ge=0)] = 0
+    """The network after the last epoch gets the mean of λ after the last N epochs; 0 and 1 take the last λ alone."""
     mean_samples: Annotated[int, Field(ge=0)] = 10
     """Posterior samples behind `test_accuracy_mean`; 0 leaves it out."""
     evaluate_every: Annotated[int, _POSITIVE] = 1

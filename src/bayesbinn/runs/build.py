@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbinn import models
 from bayesbinn.binary import split_parameters
 from bayesbinn.data import Dataset
 from bayesbinn.data.card import DataCard
 from bayesbinn.errors import InvalidInput, nearest
-from bayesbinn.experiments.config import Experiment, MethodSettings
+from bayesbinn.experiments.config import Experiment, MethodSettings, TrainingSettings
 from bayesbinn.methods import get_method
 from bayesbinn.methods.contract import BinaryOptimizer
-from bayesbinn.train.loop import (
-    Loss,
-)
+from bayesbinn.train.loop import Loss
 
 LOSSES: dict[str, Loss] = {
     "cross_entropy": F.cross_entropy,
     "binary_cross_entropy": lambda output, y: F.binary_cross_entropy_with_logits(output.flatten(), y.float()),
     "mse": F.mse_loss,
 }
+
+
+def loss_of(training: TrainingSettings) -> Loss:
+    """The loss of the training batches."""
+    if training.label_smoothing == 0:
+        return LOSSES[training.loss]
+    if training.loss != "cross_entropy":
+        raise InvalidInput(
+            f"training.label_smoothing={training.label_smoothing}: it is for cross_entropy; leave it out with "
+            f"{training.loss!r}"
+        )
+    return partial(F.cross_entropy, label_smoothing=training.label_smoothing)
 
 
 def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
@@ -47,7 +59,7 @@ def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Seque
     if settings.name == "continual_mlp":
         shape = {"inputs": prod(size), "batchnorm": settings.batchnorm}
     elif settings.name.endswith("_mlp"):
-        shape = {"inputs": prod(size)}
+        shape = {"inputs": prod(size), "affine": settings.affine}
     elif settings.name == "vgg":
         if len(size) != 3:
             raise InvalidInput(f"{dataset.name}: vgg needs images (channels, height, width), these examples are {size}")
@@ -65,6 +77,18 @@ def check_loss(experiment: Experiment, dataset: Dataset | DataCard) -> None:
         raise InvalidInput(
             f"training.loss is {loss!r}: {dataset.name} is {dataset.task}, for which {experiment.model.name} "
             f"needs {wanted!r}; add --set training.loss={wanted}"
+        )
+
+
+def check_batch_size(experiment: Experiment, model: nn.Module) -> None:
+    """Refuse batches of one example where BatchNorm would need their statistics."""
+    if experiment.training.batch_size > 1:
+        return
+    if name := next((name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)), None):
+        hint = " or model.batchnorm=false" if experiment.model.name == "continual_mlp" else ""
+        raise InvalidInput(
+            f"training.batch_size=1: BatchNorm (layer {name} of {experiment.model.name}) has no statistics of a single "
+            f"example; use 2 or more{hint}"
         )
 
 

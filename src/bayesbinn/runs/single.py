@@ -34,8 +34,9 @@ from bayesbinn.files import write_whole
 from bayesbinn.methods import get_method
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.prediction.predicting import predict
+from bayesbinn.runs.averaging import NaturalAverage, check_averaging
 from bayesbinn.runs.best_epoch import BestNetwork, best_epoch
-from bayesbinn.runs.build import LOSSES, build_model, check_loss, make_optimizers
+from bayesbinn.runs.build import build_model, check_batch_size, check_loss, loss_of, make_optimizers
 from bayesbinn.runs.data import card_of, load_data, refuse_other_data, refuse_other_source
 from bayesbinn.runs.folder import begin_folder, load_run, refuse_another
 from bayesbinn.runs.results import ResultWriter
@@ -86,6 +87,8 @@ class Run:
     """The signs of the binary weights at the start of the epoch."""
     best: BestNetwork | None = None
     """The network after the first epoch with the best validation accuracy or RMSE."""
+    average: NaturalAverage = field(default_factory=NaturalAverage)
+    """Of λ after the last epochs, where the experiment asks for it."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
     may_write: Callable[[], None] = lambda: None
@@ -128,7 +131,9 @@ class Run:
         check_loss(experiment, card)
         torch.manual_seed(experiment.training.seed)
         model = distributed.prepared(build_model(experiment, card), experiment.training.sync_batchnorm)
+        check_batch_size(experiment, model)
         optimizer, real_optimizer = make_optimizers(experiment, model, card)
+        check_averaging(experiment, optimizer)
         run = cls(experiment, folder, dataset, model, optimizer, real_optimizer, card)
         run._remember_signs()
         run._restore(folder / "checkpoint.pt")
@@ -199,6 +204,7 @@ class Run:
         training, settings = self.experiment.training, self.experiment.method
         if self._replica is None:
             self._replica = distributed.replicated(self.model, self.optimizer, self.real_optimizer)
+        loss = loss_of(training)
         while self.epoch <= last:
             batches = parts.train.batches(
                 training.batch_size,
@@ -208,6 +214,7 @@ class Run:
                 augment=self.experiment.data.augment,
                 drop_single=True,
                 shard=(ranks.rank(), ranks.world()),
+                shift=self.experiment.data.shift,
             )
             count = self.totals.batches + len(batches)
             clock = Clock(self.elapsed, checkpoint_seconds)
@@ -234,13 +241,14 @@ class Run:
                 self.optimizer,
                 batches,
                 self.totals,
-                loss=LOSSES[training.loss],
+                loss=loss,
                 real_optimizer=self.real_optimizer,
                 mc_samples=settings.settings.get("mc_samples", get_method(settings.name).defaults.get("mc_samples", 1)),
                 sizes=batches.sizes,
                 before_batch=before_batch,
                 after_batch=after_batch,
             )
+            self.average.after_epoch(self.epoch, training, self.model, self.optimizer, parts.train)
             row = self._finish_epoch(parts.validation, parts.test, clock, is_last=self.epoch == last)
             on_progress(Progress(self.epoch - 1, training.epochs, count, count, Totals(), row))
 
@@ -347,6 +355,7 @@ class Run:
             "random": torch.get_rng_state(),
             "best": None if self.best is None else vars(self.best),
             CHECKPOINT_KEY: self.card.to_json(),
+            **({"average": vars(self.average)} if self.average.count else {}),
         }
 
     def _restore(self, path: Path) -> None:
@@ -363,6 +372,7 @@ class Run:
             self.totals = distributed.part_of(Totals(**state["totals"]))
             self.signs = [sign.to(distributed.device()) for sign in state["signs"]]
             self.best = BestNetwork(**state["best"]) if state.get("best") else None
+            self.average = NaturalAverage(**state.get("average", {}))
             torch.set_rng_state(state["random"])
 
     def _check(self, state: dict[str, Any]) -> None:
