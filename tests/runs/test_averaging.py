@@ -1,4 +1,4 @@
-"""Settings beyond the paper: the mean of λ over the last epochs, smoothed labels, shifts, learned BatchNorm, batch 1."""
+"""Beyond the paper: the mean of λ over the last epochs, smoothed labels, shifts, learned BatchNorm, batch 1."""
 
 from __future__ import annotations
 

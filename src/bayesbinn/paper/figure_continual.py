@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from bayesbinn.errors import InvalidInput, nearest
 from bayesbinn.paper.drawing import machine, machine_rows, markdown_table, new_figure, save_figure, save_text, written
+from bayesbinn.paper.earlier import NOTE, Earlier
 from bayesbinn.paper.gather import Budget, Cell, duration
 from bayesbinn.paper.gather_streams import (
     LOOKS,
@@ -85,9 +87,9 @@ def chosen_variants(methods: str | None) -> tuple[str, ...]:
 
 
 def _reproduce(name: str, chosen: tuple[str, ...], drawn: tuple[str, ...], budget: Budget, out: Path) -> Iterator[str]:
-    found = {}
+    found, earlier = {}, Earlier.read(out / f"{name}.json", _METRICS)
     for key in chosen:
-        found[key] = yield from gather(VARIANTS[key], budget)
+        found[key] = yield from gather(VARIANTS[key], budget, partial(earlier.record, key))
     tasks = max(
         [len(run.record.tasks) for each in found.values() for run in each.runs], default=len(CONTINUAL[0].tasks)
     )
@@ -222,6 +224,7 @@ def _notes(found: list[Gathered]) -> list[str]:
         "Saturated: the share of weights, after the last task, whose likelier sign has a probability of 0.99 or more.",
         "The authors' rows: their code, run for this package with seed 1, the statistics of the last task and 100 "
         "samples. The paper has this figure without numbers, over 5 seeds.",
+        *([NOTE] if any(each.earlier for each in found) else []),
         f"Epochs are per task, and the learning rate schedule starts anew with each; the paper has 100. {WALL_TIME}",
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bayesbinn.paper.drawing import (
     save_text,
     written,
 )
+from bayesbinn.paper.earlier import NOTE, Earlier
 from bayesbinn.paper.figure_continual import VARIANTS
 from bayesbinn.paper.gather import Budget
 from bayesbinn.paper.gather_streams import Gathered, gather, without_stopping
@@ -34,9 +36,9 @@ def reproduce_posteriors(name: str, budget: Budget, out: Path) -> Iterator[str]:
 
 
 def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
-    found = []
+    found, earlier = [], Earlier.read(out / f"{name}.json", {})
     for key in SHOWN:
-        each = yield from gather(VARIANTS[key], budget)
+        each = yield from gather(VARIANTS[key], budget, partial(earlier.record, VARIANTS[key].label))
         found.append(each)
     shown = [each for each in found if each.runs]
     if not shown:
@@ -70,10 +72,11 @@ def _markdown(found: list[Gathered]) -> str:
         for key in ("entropy", "saturated"):
             cells = [f"{value:.3f}" for _, line in _points(each) if (value := line[key]) is not None]
             cells += [""] * (len(titles) - len(cells))
-            rows.append([each.variant.label, key, *cells, str(run.epochs), str(run.seed)])
+            rows.append([each.variant.label, key, *cells, str(run.epochs), each.seeds()])
     theirs = [*map(str, CONTINUAL[0].entropy[: len(titles) - 1])]
     theirs += [""] * (len(titles) - 1 - len(theirs))
     rows.append(["The authors' code, posterior as prior", "entropy", "", *theirs, str(CONTINUAL[0].epochs), "1"])
+    note = f"- {NOTE}\n" if any(each.earlier for each in found) else ""
     return (
         "# The distribution over the weights from task to task (the paper's Figure 4)\n\n"
         f"{markdown_table(head, [*rows, *machine_rows(len(head))])}\n\n"
@@ -85,6 +88,7 @@ def _markdown(found: list[Gathered]) -> str:
         "- The authors' row: their code, run for this package; the paper has entropies in its figure only.\n"
         "- The paper: with more tasks the entropy falls and the weights become more certain. There, and in the first "
         "row, each task's prior is the last task's posterior; without it, the prior stays P = 1/2.\n"
+        f"{note}"
     )
 
 
