@@ -50,6 +50,8 @@ class DataSettings(_Section):
     """Pad by 4, crop and flip the training images."""
     shift: Annotated[int, Field(ge=0, le=16)] = 0
     """Shift the training images at random, by up to this many pixels in each direction, instead of augment."""
+    split_seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    """Of the choice of validation data; by default training.seed. Runs of an ensemble can share one."""
     stratify: bool = False
     """Take validation data from every class in proportion; the authors take them at random."""
 
@@ -160,6 +162,11 @@ class Experiment(_Section):
     continual: ContinualSettings | None = None
     """Where there is a stream of tasks instead of one."""
 
+    @property
+    def split_seed(self) -> int:
+        """Of the choice of validation data."""
+        return self.training.seed if self.data.split_seed is None else self.data.split_seed
+
     def to_toml(self) -> str:
         """The text of a ``config.toml``."""
         return to_toml(self.model_dump(exclude_none=True))
@@ -259,6 +266,8 @@ def validated(raw: dict[str, Any], source: str) -> Experiment:
             f"{source}: training.independent_noise is for methods that draw their weights ({able}); leave it out "
             f"with {method.name!r}"
         )
+    if experiment.continual is not None and experiment.data.split_seed is not None:
+        raise InvalidInput(f"{source}: data.split_seed is for runs of one task; leave it out with a stream")
     _try_settings(experiment.method, source)
     return experiment
 

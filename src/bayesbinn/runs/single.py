@@ -175,7 +175,7 @@ class Run:
         if stop_after is not None and stop_after < 1:
             raise InvalidInput(f"stop_after={stop_after}: it must be 1 or more")
         last = min(self.experiment.training.epochs, stop_after or self.experiment.training.epochs)
-        parts = self.dataset.split(self.experiment.data.validation, self.experiment.training.seed)
+        parts = self.dataset.split(self.experiment.data.validation, self.experiment.split_seed)
         if self.epoch <= last:
             with Curves(self.folder, self.epoch) if ranks.rank() == 0 else nullcontext() as curves:
 
