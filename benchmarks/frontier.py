@@ -2,9 +2,9 @@
 
     python benchmarks/frontier.py --runs FOLDER [--records FOLDER] [--out FOLDER] [--times]
 
-FOLDER has the runs of the parts `frontier` and `posterior` of the evidence queue, checkpoints included. Every network or
-ensemble is a cell, packed, measured and written down before the next: a stopped program goes on where it was. --times
-measures the times alone again, for when the machine is quiet.
+FOLDER has the runs of the parts `frontier` and `posterior` of the evidence queue, checkpoints included. Every network
+or ensemble is a cell, packed, measured and written down before the next: a stopped program goes on where it was.
+--times measures the times alone again, for when the machine is quiet.
 
 Writes OUT/frontier.json, .md and .png, and OUT/posterior-worth.md (see frontier_report.py).
 """
@@ -40,7 +40,7 @@ from bayesbinn.runs.ship import pack_network, pack_runs, raw_units
 from bayesbinn.runs.trained import Trained, load_network
 from bayesbinn.runtime import load
 
-Images = NDArray[np.uint8]
+Images = NDArray[Any]
 Array = NDArray[Any]
 Predict = Callable[[Images], Array]
 
@@ -66,7 +66,8 @@ class Cell:
     @property
     def key(self) -> str:
         certainty = "" if self.certainty is None else f", certainty {self.certainty:g}"
-        return f"{self.kind}{certainty}, width {self.width:g}, {'+'.join(run.name.rpartition('-s')[2] for run in self.runs)}"
+        seeds = "+".join(run.name.rpartition("-s")[2] for run in self.runs)
+        return f"{self.kind}{certainty}, width {self.width:g}, {seeds}"
 
 
 def main() -> int:
@@ -250,8 +251,12 @@ def scores(predict: Predict, trained: Trained) -> dict[str, Any]:
     """On test images as they are, shifted and noisy; and by entropy, how well strangers are told from them."""
     dataset = trained.load_data()
     assert dataset.test_targets is not None
-    images, targets = dataset.test_inputs.numpy(), dataset.test_targets.numpy()
-    probabilities = predict(images)
+    images, targets = as_images(dataset.test_inputs.numpy()), dataset.test_targets.numpy()
+
+    def predicted(x: Images) -> Array:
+        return predict(x.reshape(len(x), *dataset.input_shape))
+
+    probabilities = predicted(images)
     found: dict[str, Any] = {"test": quality(probabilities, targets)}
     right = np.clip(probabilities[np.arange(len(targets)), targets], 1e-12, 1)
     found["blocks"] = {
@@ -260,12 +265,20 @@ def scores(predict: Predict, trained: Trained) -> dict[str, Any]:
         "images": [len(part) for part in np.array_split(targets, BLOCKS)],
     }
     for name, changed in (("shifted", shifted(images)), ("noisy", noisy(images))):
-        found[name] = quality(predict(changed), targets[: len(changed)])
+        found[name] = quality(predicted(changed), targets[: len(changed)])
     familiar = entropy(probabilities[:MAX_STRANGERS])
     found["auroc"] = {
-        name: metrics.ood_auroc(familiar, entropy(predict(images))) for name, images in strangers(images).items()
+        name: metrics.ood_auroc(familiar, entropy(predicted(strange))) for name, strange in strangers(images).items()
     }
     return found
+
+
+def as_images(inputs: Array) -> Images:
+    """[images, channels, height, width]; flat inputs are square images."""
+    if inputs.ndim == 4:
+        return inputs
+    side = round(inputs.shape[1] ** 0.5)
+    return inputs.reshape(len(inputs), 1, side, side)
 
 
 def quality(probabilities: Array, targets: Array) -> dict[str, float]:
@@ -288,10 +301,8 @@ def shifted(images: Images) -> Images:
     moves = chance.integers(-most, most + 1, (min(len(images), MAX_STRANGERS), 2))
     padded = np.pad(images[: len(moves)], ((0, 0), (0, 0), (most, most), (most, most)))
     high, wide = images.shape[-2:]
-    cut = [
-        x[:, most + a : most + a + high, most + b : most + b + wide] for x, (a, b) in zip(padded, moves, strict=True)
-    ]
-    return np.stack(cut)
+    starts = [(most + down, most + right) for down, right in moves]
+    return np.stack([x[:, a : a + high, b : b + wide] for x, (a, b) in zip(padded, starts, strict=True)])
 
 
 def noisy(images: Images) -> Images:

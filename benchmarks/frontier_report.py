@@ -200,9 +200,9 @@ def worth(found: Numbers) -> tuple[str, list[str]]:
         if group.kind == "posterior mean":
             better, close = nll.mean < -2 * nll.error, accuracy.mean > -0.3
             verdicts.append(
-                f"{group.title}: NLL {'better' if better else 'not better'} than the mode's by 2 paired standard errors "
-                f"({nll.text(4)}); ECE {'not worse' if ece <= 0.002 else 'worse'} by more than 0.002 ({ece:+.4f}); "
-                f"accuracy {'within' if close else 'not within'} 0.3 points ({accuracy.text(2)})."
+                f"{group.title}: NLL {'better' if better else 'not better'} than the mode's by 2 paired standard "
+                f"errors ({nll.text(4)}); ECE {'not worse' if ece <= 0.002 else 'worse'} by more than 0.002 "
+                f"({ece:+.4f}); accuracy {'within' if close else 'not within'} 0.3 points ({accuracy.text(2)})."
             )
             verdicts += [_beside(group, other) for other in same if _equal_bytes(group, other)]
     return markdown_table(head, rows), verdicts
@@ -246,10 +246,10 @@ def write(found: Numbers, out: Path) -> None:
         "networks and ensembles were calibrated. Mean ± population standard deviation over cells (seeds, or disjoint "
         "sets of seeds).",
         "AUROC: how well the entropy of the prediction tells 2,000 strangers from 2,000 test digits: pixels in random "
-        "order, inverted digits, CIFAR-10's test images in grey. Shifted: by up to a tenth of the size; noisy: Gaussian "
-        "noise of 0.3 of the range; 2,000 digits each.",
-        "The posterior mean is that of 10 samples of a run with `certainty`, with BatchNorm statistics of their own: at "
-        "τ = 1e-10 all samples are the mode.",
+        "order, inverted digits, CIFAR-10's test images in grey. Shifted: by up to a tenth of the size; noisy: "
+        "Gaussian noise of 0.3 of the range; 2,000 digits each.",
+        "The posterior mean is that of 10 samples of a run with `certainty`, with BatchNorm statistics of their own; "
+        "at τ = 1e-10 all samples are the mode.",
     ]
     lines = ["# What bytes and microseconds buy on MNIST", "", table(found), "", "## At equal bytes, who wins?", ""]
     lines += [f"- {sentence}" for sentence in winners(found) or ["Not computed yet."]]
@@ -258,8 +258,8 @@ def write(found: Numbers, out: Path) -> None:
     rows, verdicts = worth(found)
     lines = ["# Is the posterior worth its samples?", "", rows, "", *(f"- {verdict}" for verdict in verdicts)]
     lines += [
-        "- Differences from the mode of runs at τ = 1e-10, paired over blocks of the same test images: the mean and its "
-        "standard error.",
+        "- Differences from the mode of runs at τ = 1e-10, paired over blocks of the same test images: the mean and "
+        "its standard error.",
         "- From the cells of frontier.json at the largest width; 10 samples take as many bytes as 10 networks.",
         "",
     ]
