@@ -12,6 +12,7 @@ Writes OUT/frontier.json, .md and .png, and OUT/posterior-worth.md (see frontier
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import tempfile
@@ -76,6 +77,7 @@ def main() -> int:
     parser.add_argument("--records", type=Path, help="where commit and hash of the runs are recorded")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     parser.add_argument("--times", action="store_true", help="measure the times of all cells again")
+    parser.add_argument("--without-photographs", action="store_true", help="leave CIFAR-10 out")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     path = arguments.out / "frontier.json"
@@ -87,7 +89,7 @@ def main() -> int:
             if known is not None and not arguments.times:
                 continue
             print(cell.key, flush=True)
-            found["cells"][cell.key] = measured(cell, arguments.records, known)
+            found["cells"][cell.key] = measured(cell, arguments.records, known, not arguments.without_photographs)
             found["machine"] = {key: value for key, value in describe().items() if key != "why"}
             write(path, found)
     except BayesbinnError as error:
@@ -132,7 +134,7 @@ def cells(runs: Path) -> Iterator[Cell]:
                     yield Cell(f"ensemble of {size}", width, tuple(folders[first : first + size]))
 
 
-def measured(cell: Cell, kept: Path | None, known: dict[str, Any] | None) -> dict[str, Any]:
+def measured(cell: Cell, kept: Path | None, known: dict[str, Any] | None, photographs: bool) -> dict[str, Any]:
     """Everything about a cell; with `known`, its times alone are new."""
     trained = load_network(cell.runs[0])
     with tempfile.TemporaryDirectory() as scratch:
@@ -141,7 +143,7 @@ def measured(cell: Cell, kept: Path | None, known: dict[str, Any] | None) -> dic
         if known is not None:
             return {**known, "microseconds": times()}
         row: dict[str, Any] = {"kind": cell.kind, "width": cell.width, "certainty": cell.certainty, "bytes": size}
-        row |= {"microseconds": times(), **scores(predict, trained)}
+        row |= {"microseconds": times(), **scores(predict, trained, photographs)}
     origins = [records.provenance(kept / run.name) if kept else None for run in cell.runs]
     row["runs"] = [
         {"run": run.name, **({} if origin is None else {"commit": origin.commit, "sha256": origin.sha256})}
@@ -204,10 +206,18 @@ def fused(trained: Trained) -> nn.Sequential:
     assert isinstance(trained.model, nn.Sequential)
     for layer in trained.model.eval():
         if isinstance(layer, nn.BatchNorm1d):
-            layers[-1] = torch.nn.utils.fusion.fuse_linear_bn_eval(layers[-1], layer)
+            layers[-1] = torch.nn.utils.fusion.fuse_linear_bn_eval(layers[-1], with_gain(layer))
         elif not isinstance(layer, nn.Dropout):
             layers.append(layer)
     return nn.Sequential(*layers).eval()
+
+
+def with_gain(norm: nn.BatchNorm1d) -> nn.BatchNorm1d:
+    """The same BatchNorm with a gain of 1 and a shift of 0 if it has none: torch's fusion needs them."""
+    own = copy.deepcopy(norm)
+    if own.weight is None:
+        own.weight, own.bias = nn.Parameter(torch.ones(own.num_features)), nn.Parameter(torch.zeros(own.num_features))
+    return own
 
 
 def quantised(trained: Trained) -> tuple[Predict, int]:
@@ -247,7 +257,7 @@ def fastest(predict: Callable[[Any], Any], x: Images) -> float:
 # ---- quality ---------------------------------------------------------------------------------------
 
 
-def scores(predict: Predict, trained: Trained) -> dict[str, Any]:
+def scores(predict: Predict, trained: Trained, photographs: bool) -> dict[str, Any]:
     """On test images as they are, shifted and noisy; and by entropy, how well strangers are told from them."""
     dataset = trained.load_data()
     assert dataset.test_targets is not None
@@ -268,7 +278,8 @@ def scores(predict: Predict, trained: Trained) -> dict[str, Any]:
         found[name] = quality(predicted(changed), targets[: len(changed)])
     familiar = entropy(probabilities[:MAX_STRANGERS])
     found["auroc"] = {
-        name: metrics.ood_auroc(familiar, entropy(predicted(strange))) for name, strange in strangers(images).items()
+        name: metrics.ood_auroc(familiar, entropy(predicted(strange)))
+        for name, strange in strangers(images, photographs).items()
     }
     return found
 
@@ -313,14 +324,14 @@ def noisy(images: Images) -> Images:
     return np.clip(some + noise, 0, top).astype(images.dtype)
 
 
-def strangers(images: Images) -> dict[str, Images]:
+def strangers(images: Images, photographs: bool) -> dict[str, Images]:
     """What is not a digit: the same pixels in another order, inverted digits, photographs in grey."""
     some, top = images[:MAX_STRANGERS], images.max()
     chance = np.random.default_rng(2)
     scrambled = chance.permuted(some.reshape(len(some), -1), axis=1).reshape(some.shape)
     found = {"scrambled": scrambled, "inverted": (top - some).astype(images.dtype)}
-    photographs = grey_photographs(images.shape[-1], float(top))
-    return found if photographs is None else {**found, "photographs": photographs.astype(images.dtype)}
+    grey = grey_photographs(images.shape[-1], float(top)) if photographs else None
+    return found if grey is None else {**found, "photographs": grey.astype(images.dtype)}
 
 
 @lru_cache

@@ -16,6 +16,7 @@ from bayesbinn.paper.figure_snelson import reproduce_snelson
 from bayesbinn.paper.figure_stream import reproduce_stream
 from bayesbinn.paper.gather import Budget
 from bayesbinn.paper.table import reproduce_table
+from bayesbinn.paper.table_schedules import reproduce_schedules
 from bayesbinn.paper.tables import TABLES
 
 __all__ = ["NAMES", "reproduce"]
@@ -27,6 +28,7 @@ _FIGURES: dict[str, tuple[str, Callable[[str, Budget, Path], Iterator[str]]]] = 
     "figure-curves": ("Training curves over the authors' own.", reproduce_curves),
     "figure-posteriors": ("Permuted MNIST: the distribution over the weights after each task.", reproduce_posteriors),
     "figure-stream": ("A hundred tasks: the newest, all of them at the end, and the weights.", reproduce_stream),
+    "table-schedules": ("MNIST against the length of the schedule, also beyond the paper.", reproduce_schedules),
 }
 
 _COMPARISONS: dict[str, tuple[str, Callable[[str, str | None, Budget, Path], Iterator[str]]]] = {

@@ -117,19 +117,19 @@ def load_queue(path: Path | None = None) -> Queue:
 
 def planned(part: Part, kept: Path | None = None) -> Iterator[Planned]:
     """The runs of a part, in order; those with the best settings only once the records in `kept` say which."""
+    best = best_settings(part, kept)
     for each in part.runs:
-        best = best_settings(part, kept) if each.chosen else {}
-        if best is None:
+        if each.chosen and best is None:
             continue
         for values in product(*each.grid.values()):
             chosen = dict(zip(each.grid, values, strict=True))
             for method, seed in product(each.methods, each.seeds):
-                yield _plan(each, method, seed, chosen, best)
+                yield _plan(each, method, seed, chosen, best if each.chosen and best else {})
 
 
 def undecided(part: Part, kept: Path | None) -> tuple[int, float]:
     """How many runs wait for the choice of their settings, and about how many seconds they take."""
-    waiting = [each for each in part.runs if each.chosen and best_settings(part, kept) is None]
+    waiting = [each for each in part.runs if each.chosen] if best_settings(part, kept) is None else []
     count = {index: len(each.methods) * len(each.seeds) for index, each in enumerate(waiting)}
     epochs = [int(each.settings.get("training.epochs", 1)) for each in waiting]
     seconds = sum(count[i] * epochs[i] * each.epoch_seconds for i, each in enumerate(waiting))
