@@ -33,6 +33,7 @@ from bayesbinn.paper import records
 from bayesbinn.paper.drawing import markdown_table
 from bayesbinn.paper.evidence import Part, Planned, Shown, load_queue, planned, undecided
 from bayesbinn.paper.gather import duration
+from bayesbinn.paper.page import PAGE, write_page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PR_SET_PDEATHSIG = 1
@@ -127,6 +128,8 @@ def work_through(parts: tuple[Part, ...], places: Places, threads: int) -> int:
             failed += problems
             for each in part.show:
                 show(each, python, places)
+            page = write_page(places.results, places.results.parent / PAGE)
+            say(f"{page}: written")
             if not problems:
                 mark_shown(part, commit, places)
     if failed:

@@ -6,7 +6,7 @@ FOLDER has the runs of the parts `frontier` and `posterior` of the evidence queu
 or ensemble is a cell, packed, measured and written down before the next: a stopped program goes on where it was.
 --times measures the times alone again, for when the machine is quiet.
 
-Writes OUT/frontier.json, .md and .png, and OUT/posterior-worth.md (see frontier_report.py).
+Writes OUT/frontier.json, .md and .png, and OUT/posterior-worth.md (see bayesbinn.paper.frontier).
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import bayesbinn as bb
-import frontier_report
 from bayesbinn import metrics
 from bayesbinn.environment import describe
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.experiments.config import load_experiment
-from bayesbinn.paper import records
+from bayesbinn.paper import frontier, records
 from bayesbinn.posterior import LogitScale
 from bayesbinn.runs.ship import pack_network, pack_runs, raw_units
 from bayesbinn.runs.trained import Trained, load_network
@@ -95,7 +94,7 @@ def main() -> int:
     except BayesbinnError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    frontier_report.write(found, arguments.out)
+    frontier.write(found, arguments.out)
     return 0
 
 

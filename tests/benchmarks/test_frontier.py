@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 from bayesbinn.experiments.config import load_experiment
-from bayesbinn.paper import records
+from bayesbinn.paper import frontier, records
 from bayesbinn.runs.single import Run
 from tests.helpers.places import ROOT
 
@@ -36,16 +34,6 @@ settings = { "training.epochs" = 1, "data.split_seed" = 0EXTRA }
 grid = { "model.width" = [0.02] }
 epoch_seconds = 0.1
 """
-
-
-@pytest.fixture(scope="module")
-def report() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("frontier_report", ROOT / "benchmarks" / "frontier_report.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def runs(name: str, method: str, seeds: list[int], extra: str = "") -> str:
@@ -124,13 +112,13 @@ def cell(kind: str, size: int, accuracy: float, nll: float, **more: Any) -> dict
     return {**plain, "test": quality, "shifted": quality, "noisy": quality, "blocks": blocks, **more}
 
 
-def test_at_equal_bytes_the_better_one_wins(report: ModuleType) -> None:
+def test_at_equal_bytes_the_better_one_wins() -> None:
     cells = {
         "a": cell("mode", 30_000, 97.0, 0.10),
         "b": cell("float32", 1_000_000, 98.0, 0.30),
         "c": cell("ensemble of 10", 300_000, 98.5, 0.05),
     }
-    first, second = report.winners({"cells": cells})
+    first, second = frontier.winners({"cells": cells})
     assert first.startswith("Up to 32 KiB: highest accuracy BayesBiNN, mode at 2048 units (97.00 %)")
     assert second.startswith("Up to 1,024 KiB: highest accuracy BayesBiNN, 10 seeds at 2048 units (98.50 %)")
     swapped = {
@@ -138,21 +126,21 @@ def test_at_equal_bytes_the_better_one_wins(report: ModuleType) -> None:
         "b": {**cells["b"], "test": cells["c"]["test"]},
         "c": {**cells["c"], "test": cells["b"]["test"]},
     }
-    assert "highest accuracy float32" in report.winners({"cells": swapped})[-1]
+    assert "highest accuracy float32" in frontier.winners({"cells": swapped})[-1]
 
 
-def test_the_posterior_s_worth_is_judged_by_paired_errors(report: ModuleType) -> None:
+def test_the_posterior_s_worth_is_judged_by_paired_errors() -> None:
     mean = {"certainty": 100.0}
     cells = {
         "a": cell("mode", 1000, 98.0, 0.05),
         "b": cell("posterior mean", 10_000, 98.0, 0.04, **mean),
         "c": cell("ensemble of 10", 10_000, 98.0, 0.03),
     }
-    _, verdicts = report.worth({"cells": cells})
+    _, verdicts = frontier.worth({"cells": cells})
     assert "NLL better than the mode's by 2 paired standard errors (-0.0100 ± 0.0000)" in verdicts[0]
     assert "accuracy within 0.3 points" in verdicts[0] and "ECE not worse" in verdicts[0]
     assert "of equal bytes: its NLL is higher (+0.0100 ± 0.0000, paired)" in verdicts[1]
     cells["b"] = cell("posterior mean", 10_000, 97.0, 0.06, **mean)
-    _, verdicts = report.worth({"cells": cells})
+    _, verdicts = frontier.worth({"cells": cells})
     assert "NLL not better" in verdicts[0] and "not within 0.3 points (-1.00" in verdicts[0]
-    assert report.worth({"cells": {"a": cells["a"]}}) == ("Not computed yet.", [])
+    assert frontier.worth({"cells": {"a": cells["a"]}}) == ("Not computed yet.", [])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bayesbinn.errors import InvalidInput, nearest
+from bayesbinn.paper import frontier
 from bayesbinn.paper.evidence import load_queue
 from bayesbinn.paper.figure_continual import reproduce_continual
 from bayesbinn.paper.figure_curves import reproduce_curves
@@ -15,6 +17,7 @@ from bayesbinn.paper.figure_posteriors import reproduce_posteriors
 from bayesbinn.paper.figure_snelson import reproduce_snelson
 from bayesbinn.paper.figure_stream import reproduce_stream
 from bayesbinn.paper.gather import Budget
+from bayesbinn.paper.page import PAGE, write_page
 from bayesbinn.paper.table import reproduce_table
 from bayesbinn.paper.table_schedules import reproduce_schedules
 from bayesbinn.paper.tables import TABLES
@@ -30,6 +33,9 @@ _FIGURES: dict[str, tuple[str, Callable[[str, Budget, Path], Iterator[str]]]] = 
     "figure-stream": ("A hundred tasks: the newest, all of them at the end, and the weights.", reproduce_stream),
     "table-schedules": ("MNIST against the length of the schedule, also beyond the paper.", reproduce_schedules),
 }
+
+TOY_SEEDS = 3
+"""Of the figures on synthetic data, as the repository shows them."""
 
 _COMPARISONS: dict[str, tuple[str, Callable[[str, str | None, Budget, Path], Iterator[str]]]] = {
     "figure-continual": ("Permuted MNIST: accuracy on every task while later ones are learned.", reproduce_continual),
@@ -64,7 +70,8 @@ def reproduce(
 
     Args:
         name: one of `NAMES`; ``"list"``; or ``"all"``, which draws everything that the repository shows again, from
-            the records in `runs` and with the budgets of ``evidence.toml``.
+            the records in `runs` and with the budgets of ``evidence.toml``, and writes docs/reproduction.md beside the
+            folder of `out`.
         seeds: seeds per cell, counted from the preset's.
         epochs: epochs per run, with the schedule compressed; None: the paper's.
         methods: comma-separated methods of a table or of figure-continual; None: all of the paper's.
@@ -103,4 +110,22 @@ def _all(train: bool, runs: Path, out: Path) -> Iterator[str]:
     if train:
         raise InvalidInput("reproduce all draws from records: add --no-train; `make evidence` computes what is missing")
     for shown in {each.name: each for part in load_queue().parts for each in part.show}.values():
-        yield from reproduce(shown.name, train=False, runs=runs, out=out, **shown.model_dump(exclude={"name"}))
+        try:
+            yield from reproduce(shown.name, train=False, runs=runs, out=out, **shown.model_dump(exclude={"name"}))
+        except InvalidInput as error:
+            yield f"{shown.name}: left out: {error}"
+    yield from _toy_figures(runs, out)
+    benchmarks = out.parent / "benchmarks"
+    if (benchmarks / "frontier.json").is_file():
+        frontier.write(json.loads((benchmarks / "frontier.json").read_text(encoding="utf-8")), benchmarks)
+        yield f"{benchmarks}: frontier.md, frontier.png, posterior-worth.md"
+    yield f"{write_page(out.parent, out.parent.parent / PAGE)}: written"
+
+
+def _toy_figures(runs: Path, out: Path) -> Iterator[str]:
+    """Figures on synthetic data: drawn again where their networks are there, which no record keeps."""
+    for name, preset in {"figure-functions": None, "figure-moons": "moons", "figure-snelson": "snelson"}.items():
+        if preset is None or any(runs.glob(f"{preset}-*/checkpoint.pt")):
+            yield from reproduce(name, seeds=1 if preset is None else TOY_SEEDS, train=False, runs=runs, out=out)
+        else:
+            yield f"{name}: left as it is; `bayesbinn reproduce {name} --seeds {TOY_SEEDS}` trains its networks anew"

@@ -133,6 +133,23 @@ class Earlier:
         return {metric: values.get(title) for title, metric in self.metrics.items()}
 
 
+def earlier_curves(path: Path, dataset: str) -> list[tuple[int, int, list[dict[str, Any]]]]:
+    """Of figure-curves as it was: seed, length of the schedule and the lines of the epochs of every run."""
+    found: Numbers = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    numbers = found.get("data", {}).get(dataset, {})
+    runs = []
+    for index, seed in enumerate(numbers.get("seeds", [])):
+        lines: dict[int, dict[str, Any]] = {}
+        for part in ("train", "validation", "test"):
+            measured = numbers[part]
+            for epoch, value in zip(measured["epochs"], measured["ours"][index], strict=True):
+                lines.setdefault(epoch, {"epoch": epoch})[f"{part}_accuracy"] = value
+        share = numbers["seconds"] / max(1, len(lines) * len(numbers["seeds"]))
+        rows = [{**lines[epoch], "seconds": share} for epoch in sorted(lines)]
+        runs.append((seed, int(numbers["schedule"]), rows))
+    return runs
+
+
 def _of_posteriors(numbers: Numbers) -> Record:
     """The histograms of one seed."""
     points = {title: dict(line) for title, line in numbers.items() if title.startswith("after task ")}

@@ -111,6 +111,8 @@ class Outcome:
 
     runs: list[Trained] = field(default_factory=list)
     reason: str | None = None
+    earlier: bool = False
+    """Whether the numbers come from a figure as it was, without a record of the runs."""
 
 
 # A sample with fewer expected differences from the mode than this is the mode, but for once in a hundred samples.

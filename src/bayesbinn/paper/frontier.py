@@ -1,15 +1,10 @@
-"""The table, the figure and the sentences of frontier.json: nothing is measured here.
+"""The table, the figure and the sentences of frontier.json, which benchmarks/frontier.py measures.
 
-    python benchmarks/frontier_report.py [--out FOLDER]
-
-Writes OUT/frontier.md, OUT/frontier.png and, of the cells at the paper's width, OUT/posterior-worth.md.
+`write` makes frontier.md, frontier.png and, of the cells at the largest width, posterior-worth.md.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -300,19 +295,3 @@ def _panel(axis: Any, groups: list[Group], across: tuple[str, ...], up: tuple[st
         if points:
             look = {"color": colour, "marker": marker, "markersize": 4.5, "linewidth": 0.8}
             axis.plot(*zip(*sorted(points), strict=True), label=TITLES[kind], **look)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
-    out = parser.parse_args().out
-    path = out / "frontier.json"
-    if not path.is_file():
-        print(f"error: {path} is not there; benchmarks/frontier.py writes it", file=sys.stderr)
-        return 1
-    write(json.loads(path.read_text(encoding="utf-8")), out)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
