@@ -213,7 +213,7 @@ SEARCH = 'experiment = "digits"\n[search]\nlr = {low=1e-4, high=1e-1, log=true}\
 @pytest.mark.parametrize(
     ("missing", "arguments"),
     [
-        ("bayesbinn.cli", ["methods"]),
+        ("bayesbinn.cli.app", ["methods"]),
         ("onnx", ["export", str(MODEL), "--to", "onnx", "--out", "m.onnx"]),
         ("optuna", ["sweep", "search", "s.toml"]),
         ("distributed", ["sweep", "run", "g.toml", "--scheduler", "tcp://127.0.0.1:9"]),
