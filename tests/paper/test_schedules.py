@@ -100,3 +100,51 @@ def test_status_counts_runs_that_wait_for_a_choice(tmp_path: Path) -> None:
     places = ["--home", str(tmp_path / "home"), "--results", str(tmp_path / "results")]
     text = subprocess.run([*command, *places], capture_output=True, text=True, check=True).stdout
     assert next(line for line in text.splitlines() if line.startswith("| beyond")).count("0 of 28 runs") == 1
+
+
+STAGES = """
+[[parts]]
+name = "stages"
+title = "Two rates, then the better one at another width"
+
+[[parts.runs]]
+preset = "digits"
+methods = ["bayesbinn"]
+seeds = [1]
+candidate = true
+settings = { "training.epochs" = 2, "model.width" = 0.02, lr = 1e-3 }
+epoch_seconds = 0.1
+
+[[parts.runs]]
+preset = "digits"
+methods = ["bayesbinn"]
+seeds = [1]
+candidate = true
+settings = { "training.epochs" = 2, "model.width" = 0.02, lr = 1e-30 }
+epoch_seconds = 0.1
+
+[[parts.runs]]
+preset = "digits"
+name = "digits-best"
+methods = ["bayesbinn"]
+seeds = [1, 2]
+chosen = true
+settings = { "training.epochs" = 2, "model.width" = 0.03 }
+epoch_seconds = 0.1
+"""
+
+
+@pytest.mark.slow
+def test_the_queue_runs_what_it_has_chosen(tmp_path: Path) -> None:
+    """Slow where the machine is busy: runs of the queue have the lowest priority."""
+    queue = tmp_path / "queue.toml"
+    queue.write_text(STAGES)
+    places = ["--home", str(tmp_path / "home"), "--results", str(tmp_path / "results"), "--queue", str(queue)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "evidence.py"), *places, "--in-place", "--threads", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for seed in (1, 2):
+        text = (tmp_path / "results" / "runs" / f"digits-best-bayesbinn-e2-s{seed}" / "config.toml").read_text()
+        assert "lr = 0.001" in text and "width = 0.03" in text
+    status = subprocess.run([*command, "--status"], capture_output=True, text=True, check=True).stdout
+    assert "| done" in status and "left in all: 0 s" in status
