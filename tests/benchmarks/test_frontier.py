@@ -119,14 +119,16 @@ def test_at_equal_bytes_the_better_one_wins() -> None:
         "c": cell("ensemble of 10", 300_000, 98.5, 0.05),
     }
     first, second = frontier.winners({"cells": cells})
-    assert first.startswith("Up to 32 KiB: highest accuracy BayesBiNN, mode at 2048 units (97.00 %)")
-    assert second.startswith("Up to 1,024 KiB: highest accuracy BayesBiNN, 10 seeds at 2048 units (98.50 %)")
+    assert first.startswith(
+        "Up to 32 KiB: BayesBiNN, mode at 2048 units (highest accuracy, 97.00 %; lowest NLL, 0.1000;"
+    )
+    assert second.startswith("Up to 1,024 KiB: BayesBiNN, 10 seeds at 2048 units (highest accuracy, 98.50 %;")
     swapped = {
         **cells,
         "b": {**cells["b"], "test": cells["c"]["test"]},
         "c": {**cells["c"], "test": cells["b"]["test"]},
     }
-    assert "highest accuracy float32" in frontier.winners({"cells": swapped})[-1]
+    assert "float32 at 2048 units (highest accuracy, 98.50 %;" in frontier.winners({"cells": swapped})[-1]
 
 
 def test_the_posterior_s_worth_is_judged_by_paired_errors() -> None:

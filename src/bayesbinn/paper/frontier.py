@@ -140,8 +140,12 @@ def winners(found: Numbers) -> list[str]:
                 3, "auroc", "photographs"
             ),
         }
-        parts = [f"{what} {names[what]} ({values[what]})" for what in names if values[what].strip(" %")]
-        sentences.append(f"Up to {budget // 1024:,} KiB: {'; '.join(parts)}.")
+        won: dict[str, list[str]] = {}
+        for what, name in names.items():
+            if values[what].strip(" %"):
+                won.setdefault(name, []).append(f"{what}, {values[what]}")
+        parts = [f"{name} ({'; '.join(what)})" for name, what in won.items()]
+        sentences.append(f"Up to {budget // 1024:,} KiB: {', '.join(parts)}.")
     return sentences
 
 
@@ -271,6 +275,9 @@ def draw(found: Numbers, path: Path) -> None:
         ("AUROC, photographs", ("auroc", "photographs")),
     )
     groups = [group for group in groups_of(found) if group.kind in LOOKS]
+    spread = [group.certainty for group in groups if group.certainty is not None]
+    usual = max(spread, key=spread.count, default=None)
+    groups = [group for group in groups if group.certainty in (None, usual)]
     with new_figure(2, 4, size=(9.5, 4.9)) as (figure, axes):
         for row, (label, across) in enumerate((("bytes", ("bytes",)), ("µs per image", ("microseconds", "1")))):
             for axis, (title, up) in zip(axes[row], columns, strict=True):
@@ -278,6 +285,8 @@ def draw(found: Numbers, path: Path) -> None:
                 axis.set(xscale="log", xlabel=label, title=title)
                 if title in ("test error (%)", "NLL"):
                     axis.set_yscale("log")
+                    axis.yaxis.set_major_formatter("{x:g}")
+                    axis.yaxis.set_minor_formatter("{x:g}")
                 axis.grid(which="both", linewidth=0.3, color="#dddddd")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         if handles:
