@@ -163,6 +163,7 @@ def test_what_does_not_belong_together_is_one_line(place: Path, tmp_path: Path) 
         ((first, moons, *out), "trained on other data (moons)"),
         ((first, real, *out), "is stored as float32 and uint8"),
         ((first, place / "apart"), "name it with -o"),
+        ((first, first, *out), "named twice"),
     ):
         code, text = call("pack", *arguments)
         assert code == 2 and message in text and len(text.strip().splitlines()) == 1, text

@@ -10,17 +10,15 @@ import torch
 
 from bayesbinn.data.card import DataCard
 from bayesbinn.data.normalise import WHITE
-from bayesbinn.data.splits import validation_rows
 from bayesbinn.errors import InvalidInput
 from bayesbinn.modelfile.container import ModelFile, check_model, write
 from bayesbinn.packing.ensemble import calibrated, join
 from bayesbinn.packing.packer import Normalisation, pack
+from bayesbinn.prediction.logit_fit import FEWEST_ROWS
 from bayesbinn.runs.trained import Trained, load_network
 from bayesbinn.train.calibration import Which
 
 FILE_NAME = "model.safetensors"
-ROWS_TO_CALIBRATE = 100
-"""Rows that no run of an ensemble was trained on; with fewer, every network keeps its own calibration."""
 
 
 def pack_run(
@@ -80,8 +78,8 @@ def pack_runs(
     """Pack the networks of several runs, such as of different seeds, into one file: an ensemble.
 
     The runs must be of one network on the same data. Where they kept the same rows for validation
-    (`data.split_seed`), the mean of their probabilities is calibrated on the rows that none of them was trained on,
-    for which the data are needed. Otherwise every network keeps the calibration of its own run.
+    (`data.split_seed`), the mean of their probabilities is calibrated on these rows, for which the data are needed.
+    Otherwise every network keeps the calibration of its own run.
 
     Args:
         folders: of two or more runs.
@@ -95,6 +93,10 @@ def pack_runs(
     """
     if len(folders) < 2:
         raise InvalidInput(f"an ensemble of {len(folders)} runs: 2 or more are needed")
+    places = [Path(folder).resolve() for folder in folders]
+    for folder, place in zip(folders, places, strict=True):
+        if places.count(place) > 1:
+            raise InvalidInput(f"{folder}: named twice; an ensemble of one network is that network")
     runs = [load_network(Path(folder), epoch, data_dir) for folder in folders]
     for run in runs[1:]:
         if run.card.fingerprint != runs[0].card.fingerprint:
@@ -102,7 +104,7 @@ def pack_runs(
                 f"{run.folder}: trained on other data ({run.card.name}) than {runs[0].folder} ({runs[0].card.name}); "
                 "the networks of an ensemble see the same data"
             )
-    rows = _unseen(runs) if fit_scale else []
+    together = fit_scale and _share_validation(runs)
     with tempfile.TemporaryDirectory() as scratch:
         files = [
             pack_network(
@@ -110,30 +112,29 @@ def pack_runs(
                 Path(scratch) / f"{index}.safetensors",
                 samples,
                 seed,
-                fit_scale=fit_scale and not rows,
+                fit_scale=fit_scale and not together,
                 data_dir=data_dir,
                 real=real,
             )
             for index, run in enumerate(runs)
         ]
     joined = join(files, [str(run.folder) for run in runs])
-    if rows:
-        dataset = runs[0].load_data(data_dir)
+    if together:
+        validation, dataset = runs[0].parts(data_dir).validation, runs[0].load_data(data_dir)
+        assert validation is not None
+        rows = validation.rows
         joined = calibrated(joined, dataset.train_inputs[rows].numpy(), dataset.train_targets[rows].numpy())
     check_model(joined)
     write(Path(path), joined)
     return joined
 
 
-def _unseen(runs: Sequence[Trained]) -> list[int]:
-    """The training rows that all of the runs kept for validation, if there are enough to calibrate by."""
+def _share_validation(runs: Sequence[Trained]) -> bool:
+    """Whether all of the runs kept the same rows for validation, and enough of them to calibrate by."""
     if runs[0].card.task != "classification" or any(run.tasks_learned is not None for run in runs):
-        return []
-    if any(run.experiment.data.stratify for run in runs):
-        return []
-    kept = [validation_rows(run.card.train_rows, run.card.validation, run.card.seed)[1].tolist() for run in runs]
-    common = sorted(set.intersection(*map(set, kept)))
-    return common if len(common) >= ROWS_TO_CALIBRATE else []
+        return False
+    splits = {(run.card.validation, run.card.seed, run.experiment.data.stratify) for run in runs}
+    return len(splits) == 1 and runs[0].card.validation_rows >= FEWEST_ROWS
 
 
 def pack_network(
