@@ -14,6 +14,7 @@ from typing import Any
 
 from bayesbinn.continual import Record
 from bayesbinn.experiments.config import Experiment
+from bayesbinn.paper.drawing import machine
 
 MARK = "*"
 NOTE = (
@@ -131,6 +132,18 @@ class Earlier:
 
     def _summary(self, values: Numbers) -> dict[str, float | None]:
         return {metric: values.get(title) for title, metric in self.metrics.items()}
+
+
+def made_on(path: Path, earlier: bool, others: bool) -> dict[str, str]:
+    """The machine of a figure's numbers: this one, that of the figure as it was, or both.
+
+    `earlier` and `others` say whether numbers of the figure as it was are shown, and whether others are.
+    """
+    here = machine()
+    if not earlier or not path.is_file():
+        return here
+    then: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["machine"]
+    return {**then, "Runs with records": "; ".join(here.values())} if others else then
 
 
 def earlier_curves(path: Path, dataset: str) -> list[tuple[int, int, list[dict[str, Any]]]]:

@@ -22,7 +22,6 @@ from bayesbinn.paper.drawing import (
     BLACK,
     BLUE,
     ORANGE,
-    machine,
     machine_rows,
     markdown_table,
     new_figure,
@@ -30,7 +29,7 @@ from bayesbinn.paper.drawing import (
     save_text,
     written,
 )
-from bayesbinn.paper.earlier import MARK, NOTE, earlier_curves
+from bayesbinn.paper.earlier import MARK, NOTE, earlier_curves, made_on
 from bayesbinn.paper.gather import Budget, Cell, Outcome, Trained, duration, outcome_of, train_ahead
 from bayesbinn.paper.published import DATASETS, Value
 
@@ -74,7 +73,9 @@ def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
     rows = [row for dataset, outcome in outcomes.items() for row in _rows(dataset, outcome)]
     head = ["Data", "Epoch", *(f"{part.capitalize()}, {whose}" for part in PARTS for whose in ("ours", "authors"))]
     head += ["Schedule", "Seeds", "Wall time"]
-    rows += machine_rows(len(head))
+    shown = [outcome.earlier for outcome in outcomes.values() if outcome.runs]
+    facts = made_on(out / f"{name}.json", any(shown), not all(shown))
+    rows += machine_rows(len(head), facts)
     text = (
         f"# BayesBiNN's training curves over the authors'\n\n{markdown_table(head, rows)}\n\n"
         "- Accuracy in percent, mean ± population standard deviation over seeds; the authors' over 5 seeds. Train: the "
@@ -85,7 +86,7 @@ def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
     )
     numbers = {
         "name": name,
-        "machine": machine(),
+        "machine": facts,
         "width": budget.width or 1.0,
         "data": {dataset: _numbers(dataset, outcome) for dataset, outcome in outcomes.items()},
     }

@@ -132,7 +132,9 @@ def _measured(name: str, budget: Budget) -> Generator[str, None, dict[str, Any]]
 
 def _markdown(numbers: Mapping[str, Any]) -> str:
     measured = list(numbers["seeds"].values())
-    head, rows = comparison_rows(measured, spent_of(numbers), lambda value: _three_digits(value.mean, value.std))
+    head, rows = comparison_rows(
+        measured, spent_of(numbers), lambda value: _three_digits(value.mean, value.std), numbers["machine"]
+    )
     return (
         f"# Two moons: STE, BayesBiNN's mode and its mean\n\n{markdown_table(head, rows)}\n\n"
         f"- Entropy is that of the predicted class in nats (at most ln 2 = 0.693), averaged over a grid "

@@ -13,7 +13,6 @@ import numpy as np
 from bayesbinn.errors import InvalidInput
 from bayesbinn.paper.drawing import (
     BLUE,
-    machine,
     machine_rows,
     markdown_table,
     new_figure,
@@ -21,10 +20,10 @@ from bayesbinn.paper.drawing import (
     save_text,
     written,
 )
-from bayesbinn.paper.earlier import NOTE, Earlier
+from bayesbinn.paper.earlier import NOTE, Earlier, made_on
 from bayesbinn.paper.figure_continual import VARIANTS
 from bayesbinn.paper.gather import Budget
-from bayesbinn.paper.gather_streams import Gathered, gather, without_stopping
+from bayesbinn.paper.gather_streams import Gathered, earlier_and_others, gather, without_stopping
 from bayesbinn.paper.published import CONTINUAL
 
 SHOWN = ("bayesbinn", "no-prior")
@@ -43,8 +42,9 @@ def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
     shown = [each for each in found if each.runs]
     if not shown:
         raise InvalidInput(f"{name}: there is no finished run to show: {'; '.join(each.reason for each in found)}")
-    numbers = {"name": name, "machine": machine(), "rows": {each.variant.label: _numbers(each) for each in found}}
-    paths = save_text(out, name, _markdown(found), numbers)
+    facts = made_on(out / f"{name}.json", *earlier_and_others(found))
+    numbers = {"name": name, "machine": facts, "rows": {each.variant.label: _numbers(each) for each in found}}
+    paths = save_text(out, name, _markdown(found, facts), numbers)
     yield written([*paths, *_draw(name, shown, out)])
 
 
@@ -60,7 +60,7 @@ def _numbers(each: Gathered) -> dict[str, Any]:
     }
 
 
-def _markdown(found: list[Gathered]) -> str:
+def _markdown(found: list[Gathered], facts: dict[str, str]) -> str:
     titles = max((["", *(title for title, _ in _points(each))] for each in found if each.runs), key=len)[1:]
     head = ["Variant", "", *(title.capitalize() for title in titles), "Epochs", "Seed"]
     rows = []
@@ -79,7 +79,7 @@ def _markdown(found: list[Gathered]) -> str:
     note = f"- {NOTE}\n" if any(each.earlier for each in found) else ""
     return (
         "# The distribution over the weights from task to task (the paper's Figure 4)\n\n"
-        f"{markdown_table(head, [*rows, *machine_rows(len(head))])}\n\n"
+        f"{markdown_table(head, [*rows, *machine_rows(len(head), facts)])}\n\n"
         "- Entropy: the mean over the weights, in bits. Saturated: the share of weights whose likelier sign has a "
         "probability of 0.99 or more. The figure shows the histograms of P(w = +1) in 50 bins, with a logarithmic "
         "scale, as shares of all weights.\n"

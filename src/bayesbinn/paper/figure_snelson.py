@@ -167,7 +167,8 @@ def _measured(name: str, budget: Budget) -> Generator[str, None, dict[str, Any]]
 def _markdown(numbers: Mapping[str, Any]) -> str:
     tables = ""
     for how, title in STATISTICS.items():
-        head, rows = comparison_rows([seed[how] for seed in numbers["seeds"].values()], spent_of(numbers), _short)
+        measured = [seed[how] for seed in numbers["seeds"].values()]
+        head, rows = comparison_rows(measured, spent_of(numbers), _short, numbers["machine"])
         tables += f"## {title}\n\n{markdown_table(head, rows)}\n\n"
     drawn = numbers["drawn"]
     inputs, tested = expanded(drawn["inputs"]), len(expanded(drawn["curves"]["grid"]["x"]))

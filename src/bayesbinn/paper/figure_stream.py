@@ -11,7 +11,6 @@ import numpy as np
 
 from bayesbinn.paper.drawing import (
     GREY,
-    machine,
     machine_rows,
     markdown_table,
     new_figure,
@@ -19,7 +18,7 @@ from bayesbinn.paper.drawing import (
     save_text,
     written,
 )
-from bayesbinn.paper.earlier import NOTE, Earlier
+from bayesbinn.paper.earlier import NOTE, Earlier, made_on
 from bayesbinn.paper.gather import Budget, Cell, duration
 from bayesbinn.paper.gather_streams import (
     LOOKS,
@@ -30,6 +29,7 @@ from bayesbinn.paper.gather_streams import (
     Learned,
     Variant,
     draw_mean,
+    earlier_and_others,
     gather,
     numbers_of,
     samples,
@@ -80,15 +80,16 @@ def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
     for key, variant in VARIANTS.items():
         found[key] = yield from gather(variant, budget, partial(earlier.record, key))
     gains = gains_of_memory(found["memory"], found["plain"])
+    facts = made_on(out / f"{name}.json", *earlier_and_others(found.values()))
     numbers = {
         "name": name,
-        "machine": machine(),
+        "machine": facts,
         "width": budget.width or 1.0,
         "variants": {key: _numbers(each) for key, each in found.items()},
         "memory above plain, in combined standard deviations": gains,
         "published": STREAM,
     }
-    paths = save_text(out, name, _markdown(found, gains), numbers)
+    paths = save_text(out, name, _markdown(found, gains, facts), numbers)
     yield written([*paths, *_draw(name, found, out)])
 
 
@@ -163,14 +164,14 @@ def _numbers(each: Gathered) -> dict[str, Any]:
 # ---- Markdown -------------------------------------------------------------------------------------
 
 
-def _markdown(found: dict[str, Gathered], gains: dict[str, float]) -> str:
+def _markdown(found: dict[str, Gathered], gains: dict[str, float], facts: dict[str, str]) -> str:
     head = ["Variant", "BatchNorm", "Last 5 tasks", _OLD, *list(_METRICS)[1:], "Entropy", "Saturated", *_STRANGE]
     head += ["Tasks", "Epochs", "Batch", "Training", "Evaluation", "Seeds"]
     rows = [row for each in found.values() for row in _rows(each, len(head))]
     for method, accuracy in STREAM.items():
         rows.append([f"{method}, published", "", str(accuracy), *[""] * (len(head) - 9), "100", "1", "1", "", "", ""])
     notes = "\n".join(f"- {note}" for note in _notes(found, gains))
-    table = markdown_table(head, [*rows, *machine_rows(len(head))])
+    table = markdown_table(head, [*rows, *machine_rows(len(head), facts)])
     return f"# A stream of permutations of MNIST\n\n{table}\n\n{notes}\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -125,6 +125,12 @@ class Gathered:
             "train seconds": [run.seconds("train") for run in self.runs],
             "evaluation seconds": [run.seconds("evaluation") for run in self.runs],
         }
+
+
+def earlier_and_others(found: Iterable[Gathered]) -> tuple[bool, bool]:
+    """Whether some numbers come from the figure as it was, and whether some do not."""
+    shown = [(run.seed in each.earlier) for each in found for run in each.runs]
+    return any(shown), not all(shown)
 
 
 def samples(run: Learned) -> int:

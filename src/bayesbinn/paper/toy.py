@@ -103,11 +103,12 @@ def spent_of(numbers: Mapping[str, Any]) -> Spent:
 
 
 def comparison_rows(
-    measured: list[dict[str, dict[str, float]]], spent: Spent, text: Callable[[Value], str]
+    measured: list[dict[str, dict[str, float]]], spent: Spent, text: Callable[[Value], str], facts: Mapping[str, str]
 ) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the Markdown table: every measure of the three predictors, mean ± std over seeds.
 
-    The mean, which comes last, has all measures; the others may lack some, such as a spread.
+    The mean, which comes last, has all measures; the others may lack some, such as a spread. `facts` are of the
+    machine that trained them.
     """
     measures = list(measured[0][COLUMNS[-1]])
     rows = []
@@ -118,7 +119,7 @@ def comparison_rows(
             values.append(text(Value.of(found)) if found else "")
         rows.append([name, *values, *spent.text("ste" if name == "STE" else "bayesbinn"), str(len(measured))])
     head = ["Prediction", *measures, "Epochs", "Wall time", "Seeds"]
-    return head, [*rows, *machine_rows(len(head))]
+    return head, [*rows, *machine_rows(len(head), facts)]
 
 
 def standardised(trio: Trio) -> tuple[Tensor, Tensor]:
