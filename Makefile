@@ -9,7 +9,7 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 JOBS ?= 2
 SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(shell find csrc -type f)
 
-.PHONY: help demo test check test-slow format bench bench-inference evidence sanitize fuzz storm clean
+.PHONY: help demo test check test-slow coverage docs wheel package format bench bench-inference evidence sanitize fuzz storm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,9 @@ help:
 	@echo "  make bench    measure training beside Adam, the loader, and inference beside torch and onnxruntime"
 	@echo "  make evidence compute the paper's tables and figures (hours; STATUS=1 says how far it is)"
 	@echo "  make storm    kill, interrupt, starve and damage everything in large numbers (half an hour, low priority)"
+	@echo "  make coverage which lines and branches the tests reach"
+	@echo "  make docs     build the documentation into site/"
+	@echo "  make wheel    build the sdist and a wheel of it into dist/; make package also installs and tries both"
 	@echo "  make format   let ruff fix and format the code"
 
 $(BIN)/python:
@@ -46,6 +49,26 @@ check:
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
+# Which lines and branches of src/ the fast tests reach; TESTS=tests/packing asks a part of them.
+coverage: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -q -n $(JOBS) --dist worksteal $(TESTS) --cov
+
+# Warnings, such as a dead link, are errors (with -q they would be ignored). Nothing is fetched.
+docs: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "site/index.html"
+
+# The wheel is built from the sdist, so the sdist is complete.
+wheel: $(BIN)/python
+	$(PIP) install -c constraints.txt build
+	rm -rf dist
+	$(BIN)/python -m build -q --outdir dist
+	@ls -l dist
+
+# Installs both into empty environments; minutes, mostly for PyTorch.
+package: $(VENV)/.test
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/test_installation.py
+
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py --out results/benchmarks
 	$(BIN)/python benchmarks/profile_step.py --out results/benchmarks
@@ -62,11 +85,12 @@ evidence: $(VENV)/.train
 	$(BIN)/python benchmarks/evidence.py $(if $(STATUS),--status)
 
 sanitize:
-	csrc/sanitize.sh
+	csrc/tests/sanitize.sh
 
 # 20,000 damaged and forged model files, under AddressSanitizer.
-fuzz:
-	PYTHON=$(BIN)/python csrc/inference/fuzz.sh --count 20000 --seed 0
+fuzz: $(VENV)/.test
+	$(PIP) install -c constraints.txt nanobind
+	PYTHON=$(BIN)/python csrc/tests/fuzz.sh --count 20000 --seed 0
 
 # Kills, signals, full disks, locks, damaged files, random networks: the long form of tests/storms (half an hour).
 # A line per storm, results/storm.md, and what failed in build/storm.log. STORM='--only locks --seed 1' chooses.

@@ -1,10 +1,10 @@
-"""Whether a packed network says what the trained one says, on real test data.
+"""Check that packed networks agree with the trained ones on real test data.
 
     python benchmarks/agreement.py --mnist RUN --cifar10 RUN --ensemble RUN [--out FOLDER]
 
-RUNs are folders of `bayesbinn train` on MNIST and CIFAR-10, and one whose posterior is spread out. Packs
-each, and compares logits, classes and accuracy of both modes with PyTorch's; for the ensemble of 10
-samples NLL, ECE and time. Writes FOLDER/agreement.json and FOLDER/agreement.md.
+Each RUN is a folder of `bayesbinn train`: on MNIST, on CIFAR-10, and one whose posterior is spread out. Packs each and
+compares the logits, classes and accuracy of both modes with PyTorch's; for the ensemble of 10 samples, also NLL, ECE
+and time. Writes FOLDER/agreement.json and FOLDER/agreement.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RUNS = 5
 
 
 def network(run: Path, count: int, limits: dict[str, float]) -> dict[str, Any]:
-    """The mode of a run, as a file and in PyTorch."""
+    """The mode of a run, as a model file and in PyTorch."""
     experiment, dataset, model, posterior = load_trained(run, None)
     assert posterior is not None and dataset.test_targets is not None
     pixels, targets = dataset.test_inputs[:count], dataset.test_targets[:count].numpy()
@@ -82,7 +82,7 @@ def network(run: Path, count: int, limits: dict[str, float]) -> dict[str, Any]:
 
 
 def ensemble(run: Path) -> dict[str, Any]:
-    """Ten samples of a posterior, as a file and by `predict`."""
+    """Ten samples of a posterior, as a model file and with `predict`."""
     experiment, dataset, model, posterior = load_trained(run, None)
     assert posterior is not None and dataset.test_targets is not None
     validation = dataset.split(experiment.data.validation, experiment.training.seed).validation
@@ -117,17 +117,17 @@ def ensemble(run: Path) -> dict[str, Any]:
 
 
 def flips(posterior: BernoulliPosterior) -> float:
-    """The share of weights in which two samples differ."""
+    """The fraction of weights in which two samples differ."""
     first, second = posterior.draw(0, 0), posterior.draw(0, 1)
     different = sum(int((first[name] != second[name]).sum()) for name in first)
     return different / sum(value.numel() for value in first.values())
 
 
 def ratio(many: Any, one: Any, x: Any, rounds: int = 31) -> float:
-    """Time of the ensemble over that of one network: the median of interleaved rounds."""
+    """The ensemble's time divided by one network's: the median of interleaved rounds."""
     ratios = []
     for _ in range(rounds):
-        # Ten calls of one network beside one of the ensemble: equally long, equally exposed to disturbances.
+        # Ten calls of one network against one of the ensemble: equally long, so equally exposed to other load.
         seconds = []
         for each, calls in ((many, 1), (one, SAMPLES)):
             start = time.perf_counter()
@@ -145,11 +145,11 @@ def spread(values: list[float]) -> str:
 def markdown(rows: list[dict[str, Any]], many: dict[str, Any] | None) -> str:
     facts = describe()
     lines = [
-        "# Packed networks beside the trained ones",
+        "# Packed networks compared with the trained ones",
         "",
-        f"`python benchmarks/agreement.py`, {facts['processor']}, torch {facts['torch']}. Real test data; networks by "
-        "`bayesbinn train`, packed by `bayesbinn pack`. Difference: the largest of a logit from PyTorch's, as a share "
-        "of the largest logit.",
+        f"`python benchmarks/agreement.py`, {facts['processor']}, torch {facts['torch']}. Real test data; networks "
+        "trained with `bayesbinn train` and packed with `bayesbinn pack`. Difference: the largest between a logit and "
+        "PyTorch's, as a fraction of the largest logit.",
         "",
         "| network | inputs | file, bytes | accuracy by torch | exact: difference | exact: same class "
         "| int8: same class | int8: accuracy | holds |",
@@ -175,12 +175,12 @@ def markdown(rows: list[dict[str, Any]], many: dict[str, Any] | None) -> str:
             f"| NLL | {many['nll_torch']:.5f} | {many['nll_exact']:.5f} | {many['nll_int8']:.5f} |",
             f"| ECE | {many['ece_torch']:.5f} | {many['ece_exact']:.5f} | {many['ece_int8']:.5f} |",
             *(
-                f"| time over one network's, batch {batch} | | {spread(many[f'times_exact_{batch}'])} "
+                f"| time relative to one network, batch {batch} | | {spread(many[f'times_exact_{batch}'])} "
                 f"| {spread(many[f'times_int8_{batch}'])} |"
                 for batch in (1, 100)
             ),
             "",
-            f"Times are on one thread: the median of {RUNS} runs (least to most), each the median of interleaved "
+            f"Times are on one thread: the median of {RUNS} runs (minimum to maximum), each the median of interleaved "
             "rounds.",
             "",
             f"Holds: {'yes' if many['holds'] else 'NO'}.",

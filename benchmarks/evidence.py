@@ -1,12 +1,12 @@
-"""`make evidence`: compute what is missing of the repository's evidence, part by part, and write it to results/.
+"""`make evidence`: compute the missing parts of the repository's evidence and write them to results/.
 
-Every run is a real `bayesbinn train` in a process of its own at the lowest priority. The code that runs is a checkout
-of one commit with an environment of its own, so that the working tree may change meanwhile; a part begins and ends on
-one commit. Stop it whenever you like, even with SIGKILL: the same command goes on where it was, and ends with the same
-numbers. A finished run leaves its record in results/runs, a finished part its tables and figures.
+Every run is a real `bayesbinn train` in a separate process at the lowest priority. The code that runs is a checkout of
+one commit with its own environment, so the working tree may change in the meantime; a part starts and ends on the same
+commit. You can stop it at any time, even with SIGKILL: the same command resumes and ends with the same numbers. A
+finished run leaves its record in results/runs, a finished part its tables and figures.
 
-    python benchmarks/evidence.py            # go on
-    python benchmarks/evidence.py --status   # what is done, what runs, how long the rest takes
+    python benchmarks/evidence.py            # start or resume
+    python benchmarks/evidence.py --status   # what is done, what is running, how long the rest takes
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ COMMITS = "commits.json"
 
 @dataclass(frozen=True)
 class Places:
-    """Where everything is."""
+    """The folders in use."""
 
     home: Path
-    """Checkouts, environments, run folders, logs: kept between calls, not part of the repository."""
+    """Checkouts, environments, run folders and logs: kept between calls, not part of the repository."""
     results: Path
     in_place: bool
-    """Run this very installation instead of a checkout (for tests)."""
+    """Run this installation instead of a checkout (for tests)."""
 
     @property
     def runs(self) -> Path:
@@ -67,9 +67,9 @@ def main() -> int:
     home = os.environ.get("BAYESBINN_EVIDENCE", str(Path.home() / ".cache" / "bayesbinn" / "evidence"))
     parser.add_argument("--home", type=Path, default=Path(home), help="checkouts, runs and logs (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", help="where the evidence goes")
-    parser.add_argument("--queue", type=Path, help="another queue than the repository's (TOML)")
-    parser.add_argument("--threads", type=int, default=2, help="threads of a run (default: %(default)s)")
-    parser.add_argument("--status", action="store_true", help="say what is done and how long the rest takes")
+    parser.add_argument("--queue", type=Path, help="use this queue instead of the repository's (TOML)")
+    parser.add_argument("--threads", type=int, default=2, help="threads per run (default: %(default)s)")
+    parser.add_argument("--status", action="store_true", help="show what is done and how long the rest takes")
     parser.add_argument("--in-place", action="store_true", help="run this installation instead of a checkout")
     arguments = parser.parse_args()
     places = Places(arguments.home.resolve(), arguments.results.resolve(), arguments.in_place)
@@ -85,7 +85,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; the same command goes on", file=sys.stderr)
+        print("stopped; run the same command again to resume", file=sys.stderr)
         return 130
 
 
@@ -96,7 +96,7 @@ def only_one(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BayesbinnError(f"{path}: the queue is being worked on by another process") from None
+            raise BayesbinnError(f"{path}: another process is working on the queue") from None
         yield
 
 
@@ -143,7 +143,7 @@ def done(run: Planned, places: Places) -> bool:
 
 
 def compute(run: Planned, python: Path, commit: str, places: Places, threads: int) -> str:
-    """Train a run to its end and keep its record; the reason if it could not."""
+    """Train a run to the end and keep its record; return the reason if that failed."""
     folder, log = places.runs / run.name, places.home / "logs" / f"{run.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [str(python), "-m", "bayesbinn", *run.arguments, "--out", str(folder)]
@@ -178,7 +178,7 @@ def measure(name: str, python: Path, commit: str, places: Places, threads: int) 
 
 
 def run_politely(command: list[str], output: Any, environment: dict[str, str]) -> int:
-    """At the lowest priority; being asked to stop is passed on, so that a checkpoint is written."""
+    """Run at the lowest priority; a request to stop is passed on, so that a checkpoint is written."""
     process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, preexec_fn=behave)
 
     asked = False
@@ -202,10 +202,10 @@ def run_politely(command: list[str], output: Any, environment: dict[str, str]) -
 
 
 def behave() -> None:
-    """In a run's process, before it starts: the lowest priority, and an end when its parent ends, however that ends.
+    """Called in a run's process before it starts: lowest priority, and end when the parent ends, for whatever reason.
 
-    Linux may share the processor between sessions first (autogroups), where a process's own priority counts for
-    nothing, so the run gets a session, and that session the lowest priority as well.
+    Linux may share the processor between sessions first (autogroups). A process's own priority then has no effect, so
+    the run gets its own session, and the session gets the lowest priority as well.
     """
     os.setsid()
     os.nice(19)
@@ -216,7 +216,7 @@ def behave() -> None:
 
 
 def show(each: Shown, python: Path, places: Places) -> None:
-    """Draw a table or figure again, from the records."""
+    """Redraw a table or figure from the records."""
     command = [str(python), "-m", "bayesbinn", "reproduce", each.name, "--no-train", "--seeds", str(each.seeds)]
     for option in ("epochs", "width", "stop_after", "methods"):
         value = getattr(each, option)
@@ -241,7 +241,7 @@ def mark_shown(part: Part, commit: str, places: Places) -> None:
 
 
 def commit_of(part: Part, places: Places) -> str:
-    """The commit a part began on; the present one if it begins now."""
+    """The commit a part started on; the current one if it starts now."""
     path = places.home / COMMITS
     begun = read_json(path)
     if part.name not in begun:
@@ -251,7 +251,7 @@ def commit_of(part: Part, places: Places) -> str:
 
 
 def interpreter(commit: str, places: Places) -> Path:
-    """Python of the environment with that commit installed; made when it is first needed."""
+    """The Python of the environment with that commit installed, created on first use."""
     if places.in_place:
         return Path(sys.executable)
     tree = places.home / "checkouts" / commit[:12]
@@ -280,7 +280,7 @@ def git(*arguments: str) -> str:
 
 
 def status(parts: tuple[Part, ...], places: Places) -> str:
-    """A table of parts, and the run under way."""
+    """A table of parts, and the current run."""
     pace = measured(parts, places)
     running = read_json(places.home / CURRENT)
     rows, total = [], 0.0
@@ -293,12 +293,12 @@ def status(parts: tuple[Part, ...], places: Places) -> str:
         state = f"{len(runs) - len(missing)} of {len(runs) + waiting} runs" if missing or waiting else "done"
         rows.append([part.name, part.title, state, duration(left) if missing or waiting else ""])
     text = markdown_table(["Part", "What", "State", "Left"], rows)
-    text += f"\n\nleft in all: {duration(total)} of computing"
+    text += f"\n\ntotal remaining: {duration(total)} of computing"
     if is_alive(running.get("pid")):
         epochs = epochs_done(places.runs / running["run"])
         text += f"\nrunning: {running['run']}, {epochs} epochs done"
     else:
-        text += "\nnothing is running; `make evidence` goes on"
+        text += "\nnothing is running; `make evidence` resumes"
     return text
 
 
@@ -308,7 +308,7 @@ def seconds_left(run: Planned, pace: dict[str, float], places: Places) -> float:
 
 
 def measured(parts: tuple[Part, ...], places: Places) -> dict[str, float]:
-    """Seconds per epoch of every kind of run: the median of what has been computed, which ignores pauses."""
+    """Seconds per epoch for each kind of run: the median of the runs so far, which ignores pauses."""
     spent: dict[str, list[float]] = {}
     for part in parts:
         for run in planned(part, places.kept):
@@ -319,7 +319,7 @@ def measured(parts: tuple[Part, ...], places: Places) -> dict[str, float]:
 
 
 def kind(run: Planned) -> str:
-    """Runs of one kind take equally long."""
+    """Runs of the same kind take equally long."""
     each = run.experiment
     return f"{each.data.name} {each.model.name} {each.model.width} {each.method.name} {each.training.batch_size}"
 

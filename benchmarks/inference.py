@@ -1,15 +1,15 @@
-"""How fast packed networks run beside torch and onnxruntime.
+"""Inference speed of packed networks compared with torch and onnxruntime.
 
-One process, all contestants interleaved in every round, with idle gaps between them: the threads of a
-library spin for a while after its last call, and would slow down whatever is measured next.
+One process, all contestants interleaved in every round, with idle gaps between them: a library's threads keep spinning
+for a while after its last call and would slow down whatever is measured next.
 
     python benchmarks/inference.py [--out FOLDER] [--runs N] [--rounds N] [--only linear,conv,mlp,cnn] [--threads 1,2]
 
-A run measures everything once; the tables show the medians over the runs of each run's ratio.
+A run measures everything once; the tables show the median over runs of each run's ratio.
 Writes FOLDER/inference.json and FOLDER/inference.md.
 
 onnxruntime's default int8 is wrong for weights of ±1 where the CPU has no VNNI (pairs of products
-saturate), so it is measured with reduce_range=True, as it has to be used.
+saturate), so it is measured with reduce_range=True, which it needs to be correct.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ OTHERS = ("torch fp32", "torch int8", "onnxruntime fp32", "onnxruntime int8")
 
 @dataclass(frozen=True)
 class Task:
-    """A network to run, the batches to run it at, and how much faster int8 mode has to be on one thread."""
+    """A network to run, its batch sizes, and how much faster int8 mode must be on one thread."""
 
     name: str
     kind: str
@@ -114,21 +114,21 @@ TASKS = [
 
 
 def binary(network: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """Weights of ±1, and BatchNorm statistics as training leaves them: outputs of unit variance."""
+    """Weights of ±1, and BatchNorm statistics as after training: outputs of unit variance."""
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.copy_(torch.randint(0, 2, parameter.shape) * 2.0 - 1.0)
         norms = [m for m in network.modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))]
         for norm in norms:
-            norm.momentum = None  # the average over the batches that follow
+            norm.momentum = None  # average over the following batches
         network.train()
         network(torch.randn(32, *shape)) if norms else None
     return network.eval()
 
 
 def tensors_of(model: ModelFile, index: int) -> dict[str, Any]:
-    """A layer's tensors; of a BatchNorm after max-pooling too: with positive scales the two can be exchanged."""
+    """A layer's tensors, including a BatchNorm after max-pooling: with positive scales the two can be swapped."""
     names = dict(model.graph.nodes[index].tensors)
     after = model.graph.nodes[index + 1 : index + 3]
     if [node.op for node in after] == ["max_pool2d", "affine"]:
@@ -187,7 +187,7 @@ def plain_onnx(model: ModelFile, path: Path) -> None:
 
 
 class Examples(CalibrationDataReader):
-    """What static quantisation looks at to choose its scales."""
+    """The examples from which static quantization chooses its scales."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.rest = iter(np.random.default_rng(1).standard_normal((8, 4, *shape)).astype(np.float32))
@@ -198,19 +198,19 @@ class Examples(CalibrationDataReader):
 
 
 def onnx_files(task: Task, packed: ModelFile, folder: Path) -> tuple[Path, Path]:
-    """float32, and int8: dynamic for linear layers, static for convolutions, whose dynamic form is slower."""
-    real, quantised = folder / "real.onnx", folder / "int8.onnx"
+    """float32 and int8 files: dynamic int8 for linear layers, static for convolutions, where dynamic is slower."""
+    real, quantized = folder / "real.onnx", folder / "int8.onnx"
     plain_onnx(packed, real)
     logging.disable(logging.WARNING)
     if task.kind in ("conv", "cnn"):
         quantize_static(
-            real, quantised, Examples(task.shape), weight_type=QuantType.QInt8, reduce_range=True, per_channel=True
+            real, quantized, Examples(task.shape), weight_type=QuantType.QInt8, reduce_range=True, per_channel=True
         )
     else:
         quantize_dynamic(
-            real, quantised, weight_type=QuantType.QInt8, extra_options={"MatMulConstBOnly": True}, reduce_range=True
+            real, quantized, weight_type=QuantType.QInt8, extra_options={"MatMulConstBOnly": True}, reduce_range=True
         )
-    return real, quantised
+    return real, quantized
 
 
 def session(path: Path, threads: int) -> onnxruntime.InferenceSession:
@@ -255,7 +255,7 @@ def contestants(task: Task, threads: int, folder: Path) -> dict[str, Callable[[A
 
 
 def slice_of(run: Callable[[Any], Any], x: Any) -> float:
-    """Seconds per call: the median over calls that take some 20 ms together, after an idle gap and a first call."""
+    """Seconds per call: the median over about 20 ms of calls, after an idle gap and a warm-up call."""
     time.sleep(GAP)
     run(x)
     seconds: list[float] = []
@@ -327,14 +327,14 @@ def combined(runs: list[list[dict[str, Any]]], rounds: int) -> list[dict[str, An
 def markdown(rows: list[dict[str, Any]], facts: dict[str, Any]) -> str:
     titles = {"linear": "Linear layers", "conv": "Convolutions 3×3", "mlp": "The MNIST MLP", "cnn": "The VGG CNN"}
     lines = [
-        "# Inference beside torch and onnxruntime",
+        "# Inference compared with torch and onnxruntime",
         "",
         "Medians over several runs; in a run the contestants are interleaved, "
         f"with idle gaps of {1000 * GAP:.0f} ms. {facts['processor']}, {facts['cores']} cores; "
-        f"torch {facts['torch']}, onnxruntime {onnxruntime.__version__}. Ratios are times as fast as our int8 mode is; "
-        "“limit” is what they must be on one thread.",
+        f"torch {facts['torch']}, onnxruntime {onnxruntime.__version__}. Ratios say how many times faster our int8 "
+        "mode is; “limit” is the required ratio on one thread.",
         "",
-        "torch int8 is dynamic quantisation of linear layers; onnxruntime int8 has reduce_range=True (its default "
+        "torch int8 is dynamic quantization of linear layers; onnxruntime int8 has reduce_range=True (its default "
         "is wrong for weights of ±1 without VNNI), dynamic for linear layers, static for convolutions.",
     ]
     for kind, title in titles.items():
@@ -375,7 +375,7 @@ def markdown(rows: list[dict[str, Any]], facts: dict[str, Any]) -> str:
     }
     lines += [
         "",
-        "Largest rms error against torch fp32, as a share of the largest output: "
+        "Largest rms error against torch fp32, as a fraction of the largest output: "
         + ", ".join(f"{name} {error:.2g}" for name, error in worst.items())
         + ".",
     ]
@@ -387,7 +387,7 @@ def holds(row: dict[str, Any], name: str) -> bool:
 
 
 def earlier(out: Path | None) -> list[dict[str, Any]]:
-    """What was measured before: with --only, the other sections stay."""
+    """Earlier measurements: with --only, the other sections are kept."""
     file = out / "inference.json" if out else None
     return json.loads(file.read_text())["rows"] if file and file.is_file() else []
 
@@ -410,7 +410,7 @@ def main() -> int:
         rows = [*combined(runs, arguments.rounds), *kept]
         text = markdown(rows, describe())
         if arguments.out:
-            # After every run, so that an interrupted measurement leaves what it has.
+            # After every run, so that an interrupted measurement keeps its results so far.
             arguments.out.mkdir(parents=True, exist_ok=True)
             (arguments.out / "inference.md").write_text(text)
             (arguments.out / "inference.json").write_text(json.dumps({"machine": describe(), "rows": rows}, indent=1))

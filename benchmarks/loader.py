@@ -1,11 +1,11 @@
-"""How fast batches are prepared, on one core: shuffled, cropped, mirrored, normalised.
+"""How fast one core prepares batches: shuffled, cropped, flipped, normalized.
 
     python benchmarks/loader.py [--out DIR]
 
-CIFAR-10 and MNIST are taken from the data folders if they are there, otherwise random images of the
-same size stand in for them (the table says which). Beside our loader runs the usual way, one image at a
-time, on the same images with the same draws. Rates are of the fastest of several repetitions; the rate
-by CPU time is what a core of its own would give when other programs compete for it.
+CIFAR-10 and MNIST are read from the data folders if available; otherwise random images of the same size are used (the
+table says which). The comparison is the usual loader, one image at a time, on the same images with the same draws.
+Rates are those of the fastest of several repetitions; the rate by CPU time is what a dedicated core would give when
+other programs compete for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bayesbinn.data.batches import generator_of
 from bayesbinn.errors import InvalidFile
 
 TARGET = 50_000
-"""Images a second, augmented, in batches of 50."""
+"""Images per second, augmented, in batches of 50."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Row:
 
 
 def load(name: str, shape: tuple[int, ...]) -> data.Dataset:
-    """The real set, or random images of its size."""
+    """The real data set, or random images of its size."""
     try:
         return data.load(name, download=False)
     except InvalidFile:
@@ -63,7 +63,7 @@ def load(name: str, shape: tuple[int, ...]) -> data.Dataset:
 
 
 def one_by_one(dataset: data.Dataset, rows: Tensor, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Image by image: pad, crop, flip, scale, normalise, stack."""
+    """Image by image: pad, crop, flip, scale, normalize, stack."""
     generator = generator_of(1, 1)
     order = torch.randperm(len(rows), generator=generator)
     draws = Draws.random(len(rows), generator)
@@ -83,7 +83,7 @@ def one_by_one(dataset: data.Dataset, rows: Tensor, batch_size: int) -> Iterator
 
 
 def rate(batches: Callable[[], Iterator[tuple[Tensor, Tensor]]], seconds: float) -> tuple[int, int]:
-    """Images a second, by the clock and by CPU time, of the fastest repetition within about `seconds`."""
+    """Images per second, by wall time and by CPU time, of the fastest repetition within about `seconds`."""
     by_clock, by_cpu = 0.0, 0.0
     until = time.perf_counter() + seconds
     while by_clock == 0 or time.perf_counter() < until:
@@ -119,7 +119,7 @@ def measure(seconds: float) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=4.0, help="for each row of the table")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds per row of the table")
     parser.add_argument("--out", type=Path, help="folder for loader.json")
     arguments = parser.parse_args()
     rows = measure(arguments.seconds)

@@ -1,13 +1,14 @@
-"""What `certainty` is worth: the posterior's mode beside its mean, and both beside one network at τ = 1e-10.
+"""The benefit of `certainty`: the posterior's mode and mean, compared with one network at τ = 1e-10.
 
     python benchmarks/posterior.py --out results/benchmarks --picture docs/certainty.png
 
-Five data sets, several seeds; every seed has its own split, start and noise. Networks have BatchNorm without gain and
-no dropout. After training, BatchNorm is recalibrated for the mode and for each of 20 samples, and both are
-calibrated on validation rows, which took no part in training. Test rows are only ever scored. `CERTAINTY` was chosen on
-validation rows, one value for all data sets (`--choose` measures others); the point has the default rate of tables.
+Five data sets, several seeds; each seed has its own split, initialization and noise. Networks have BatchNorm without
+gain and no dropout. After training, BatchNorm is recalibrated for the mode and for each of 20 samples, and both are
+calibrated on validation rows that were not used in training. Test rows are used only for scoring. `CERTAINTY` was
+chosen on validation rows, one value for all data sets (`--choose` measures others); the single network uses the default
+rate for tables.
 
-Trained networks are kept (``--keep``): an interrupted run goes on with the next one.
+Trained networks are kept (``--keep``), so an interrupted run continues with the next one.
 """
 
 from __future__ import annotations
@@ -46,20 +47,20 @@ POINT = {"lr": 1e-3, "temperature": 1e-10}
 
 @dataclass(frozen=True)
 class Task:
-    """A data set with its network and its budget."""
+    """A data set with its network and budget."""
 
     name: str
     hidden: tuple[int, ...]
     epochs: int
     batch_size: int
     seeds: int
-    """Small tables have few test rows: more splits."""
+    """Small tables have few test rows, so they get more splits."""
     load: Callable[[int], Rows]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Three parts of a data set, standardised by the first."""
+    """Three parts of a data set, standardized by the first."""
 
     train: tuple[Tensor, Tensor]
     validation: tuple[Tensor, Tensor]
@@ -68,7 +69,7 @@ class Rows:
 
 
 def table(load: Callable[[], tuple[Any, Any]], *, one_scale: bool = False) -> Callable[[int], Rows]:
-    """Rows of a table: a fifth for the test, a fifth of the rest for validation, stratified."""
+    """Rows of a table: a fifth for testing, a fifth of the rest for validation, stratified."""
 
     def split(seed: int) -> Rows:
         inputs, targets = load()
@@ -120,7 +121,7 @@ def network(inputs: int, hidden: tuple[int, ...], classes: int) -> nn.Sequential
 
 
 def falling(epoch: int, epochs: int) -> float:
-    """A cosine from 1 that ends above 0: the last epoch still learns."""
+    """A cosine from 1 that ends above 0, so that the last epoch still learns."""
     return 0.5 * (1 + math.cos(math.pi * (epoch - 1) / epochs))
 
 
@@ -140,7 +141,7 @@ def kept(task: Task, seed: int, settings: dict[str, float], keep: Path, epochs: 
 
 
 def trained(task: Task, rows: Rows, seed: int, settings: dict[str, float], keep: Path, epochs: int) -> Trained:
-    """The network from the folder of kept ones, or trained now."""
+    """Load the network if it was kept, otherwise train it."""
     inputs, targets = rows.train
     torch.manual_seed(seed)
     model = network(inputs[0].numel(), task.hidden, rows.classes)
@@ -192,7 +193,7 @@ def scored(prediction: bb.Prediction, targets: Tensor) -> Scores:
 
 
 def measured(task: Task, rows: Rows, seed: int, settings: dict[str, float], keep: Path, epochs: int) -> dict[str, Any]:
-    """Mode and mean of one network on test rows, and on each half of the validation rows calibrated on the other."""
+    """Scores of mode and mean on the test rows, and on each half of the validation rows calibrated on the other."""
     found = trained(task, rows, seed, settings, keep, epochs)
     model, posterior = found.model, found.posterior
     batches = [batch for batch in rows.train[0][:10_000].split(500) if len(batch) > 1]
@@ -265,7 +266,7 @@ def report(cells: list[dict[str, Any]], about: str) -> str:
             gap = fmean(column(ours, "mean", "accuracy")) - fmean(column(point, "mode", "accuracy"))
     yes = sum(holds for _, holds in lower)
     lines = [
-        "# The posterior by `certainty`",
+        "# The posterior with `certainty`",
         "",
         about,
         "",
@@ -281,7 +282,7 @@ def report(cells: list[dict[str, Any]], about: str) -> str:
     ]
     if gap is not None:
         lines.append(
-            f"- MNIST, 20 epochs: the mean's accuracy is {gap:+.2f} points from that of the mode at τ = 1e-10."
+            f"- MNIST, 20 epochs: the mean's accuracy differs by {gap:+.2f} points from the mode's at τ = 1e-10."
         )
     return "\n".join([*lines, "", *_on_validation(cells), ""])
 
@@ -290,7 +291,7 @@ _COLUMNS = (("accuracy", 2), ("nll", 4), ("ece", 4))
 
 
 def _on_validation(cells: list[dict[str, Any]]) -> list[str]:
-    """What was measured on rows that settings may be chosen by."""
+    """Results on the rows from which settings may be chosen."""
     rows = []
     for name in TASKS:
         groups = {json.dumps(c["settings"]): (c["settings"], c["epochs"]) for c in cells if c["data"] == name}
@@ -311,7 +312,7 @@ def _on_validation(cells: list[dict[str, Any]]) -> list[str]:
 
 
 def picture(cells: list[dict[str, Any]], path: Path) -> None:
-    """Accuracy and NLL of mode and mean against certainty, on the test digits of the three seeds that all have."""
+    """Accuracy and NLL of mode and mean against certainty, on the test digits, for the three common seeds."""
     from bayesbinn.paper.drawing import BLACK, BLUE, ORANGE, new_figure
 
     task, cells = TASKS["digits"], [cell for cell in cells if cell["seed"] < 3]
@@ -320,9 +321,9 @@ def picture(cells: list[dict[str, Any]], path: Path) -> None:
     point = chosen(cells, "digits", POINT, task.epochs)
     with new_figure(1, 2, size=(6.5, 2.5)) as (figure, axes):
         for axis, key, label in zip(axes[0], ("accuracy", "nll"), ("test accuracy, %", "test NLL"), strict=True):
-            for how, colour in (("mode", BLUE), ("mean", ORANGE)):
+            for how, color in (("mode", BLUE), ("mean", ORANGE)):
                 values = [fmean(column(group, how, key)) for _, group in drawn]
-                axis.plot([c for c, _ in drawn], values, "o-", color=colour, markersize=3, label=f"{how}, certainty")
+                axis.plot([c for c, _ in drawn], values, "o-", color=color, markersize=3, label=f"{how}, certainty")
             if point:
                 axis.axhline(fmean(column(point, "mode", key)), color=BLACK, lw=0.8, ls="--", label="mode, τ = 1e-10")
             axis.set(xscale="log", xlabel="certainty (M/N)", ylabel=label)
@@ -336,13 +337,13 @@ Cell = tuple[int, dict[str, float], int]
 
 
 def planned(task: Task, choose: bool) -> list[Cell]:
-    """(seed, settings, epochs) of everything to train for a data set."""
+    """(seed, settings, epochs) of every network to train for a data set."""
     cells: list[Cell] = [
         (seed, settings, task.epochs) for seed in range(task.seeds) for settings in ({"certainty": CERTAINTY}, POINT)
     ]
     if task.name == "digits":
         others, seeds, epochs = CURVE, 3, task.epochs
-    elif choose and task.name == "MNIST":  # a short run tells as much about the setting
+    elif choose and task.name == "MNIST":  # a short run is enough to compare settings
         others, seeds, epochs = CHOICES, 1, 3
     elif choose:
         others, seeds, epochs = CHOICES, 3, task.epochs
@@ -358,11 +359,11 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, default=Path("docs/certainty.png"))
     parser.add_argument("--keep", type=Path, default=Path("runs/posterior"), help="trained networks")
     parser.add_argument("--only", choices=list(TASKS), action="append", help="data sets; default: all")
-    parser.add_argument("--choose", action="store_true", help="also train what the settings were chosen from")
-    parser.add_argument("--no-train", action="store_true", help="report what is trained already")
+    parser.add_argument("--choose", action="store_true", help="also train the other candidate settings")
+    parser.add_argument("--no-train", action="store_true", help="report only what has been trained already")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", CalibrationWarning)  # half of a small table's validation rows, to choose by
+    warnings.simplefilter("ignore", CalibrationWarning)  # choosing uses half of a small table's validation rows
     cells: list[dict[str, Any]] = []
     for task in TASKS.values():
         if arguments.only and task.name not in arguments.only:

@@ -1,4 +1,4 @@
-"""Where the time of a BayesBiNN step on the MNIST MLP goes, and whether torch.compile pays.
+"""Where a BayesBiNN step on the MNIST MLP spends its time, and whether torch.compile helps.
 
 python benchmarks/profile_step.py [--out FOLDER]
 """
@@ -16,7 +16,7 @@ from training import TASKS, Contestant, interleave, medians_of, ratio
 
 
 def operations(steps: int = 10) -> list[str]:
-    """The operations with the most time of their own, in milliseconds per step."""
+    """The operations with the most self time, in milliseconds per step."""
     task = TASKS["mnist"]
     contestant = Contestant(task, "bayesbinn")
     data, labels = torch.randint(256, (10_000, *task.shape), dtype=torch.uint8), torch.randint(10, (10_000,))
@@ -30,7 +30,7 @@ def operations(steps: int = 10) -> list[str]:
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         for _ in range(steps):
             step()
-    # What is left of a step's own name after its operations is Python and the native kernels inside it.
+    # The self time of the step itself, without its operations, is Python and the native kernels.
     averages = sorted(profiled.key_averages(), key=lambda each: -each.self_cpu_time_total)
     lines = ["| operation | ms per step | calls per step |", "|-|-:|-:|"]
     return lines + [
@@ -40,7 +40,7 @@ def operations(steps: int = 10) -> list[str]:
 
 
 def compiled(rounds: int = 20, seconds: float = 60) -> list[str]:
-    """A step with the model compiled by the default backend, beside the plain one."""
+    """A step with the model compiled by the default backend, compared with the plain one."""
     task = TASKS["mnist"]
     x, y = torch.randn(task.batch_size, *task.shape), torch.randint(10, (task.batch_size,))
     plain, other = Contestant(task, "bayesbinn"), Contestant(task, "bayesbinn")
@@ -53,7 +53,7 @@ def compiled(rounds: int = 20, seconds: float = 60) -> list[str]:
 
     times = interleave({"plain": lambda: plain.train(x, y), "compiled": train_compiled}, rounds, seconds)
     return [
-        f"torch.compile: {1e3 * medians_of(times)['compiled']:.1f} ms a step, "
+        f"torch.compile: {1e3 * medians_of(times)['compiled']:.1f} ms per step, "
         f"{ratio(times, 'compiled', 'plain'):.3f} × the plain one."
     ]
 

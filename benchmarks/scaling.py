@@ -1,10 +1,10 @@
-"""Two data-parallel ranks of one thread each beside one process of two threads, on the MNIST MLP.
+"""Two data-parallel ranks with one thread each, compared with one process with two threads, on the MNIST MLP.
 
     python benchmarks/scaling.py [--out FOLDER] [--rounds N] [--steps N] [--width W]
 
-Both contestants train the same batches of 100 in turns, a round of steps each, so that other programs disturb
-both alike. Times are medians. The bytes of a step are computed, and measured where /proc tells the traffic
-of the loopback device. What 8 GPUs would do is arithmetic, not a measurement.
+Both contestants train on the same batches of 100 in alternating rounds, so that other programs affect both equally.
+Times are medians. The bytes per step are computed, and also measured if /proc reports the traffic of the loopback
+device. The numbers for 8 GPUs are arithmetic, not a measurement.
 
 Writes FOLDER/scaling.json and FOLDER/scaling.md.
 """
@@ -35,13 +35,13 @@ from bayesbinn.train import data_parallel as distributed
 
 BATCH, WARM_UP = 100, 3
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
-# For the arithmetic: an 8-GPU server whose GPUs reach half of their float32 peak and talk over NVLink.
+# For the arithmetic: an 8-GPU server whose GPUs reach half of their float32 peak and communicate over NVLink.
 GPUS, GPU_FLOPS, GPU_BANDWIDTH = 8, 9.75e12, 200e9
 CNN_BATCH = 50
 
 
 class Trainer:
-    """A network, its optimizer and a share of a batch of random images."""
+    """A network, its optimizer and one rank's share of a batch of random images."""
 
     def __init__(self, width: float, independent: bool) -> None:
         torch.manual_seed(0)
@@ -65,7 +65,7 @@ def sent() -> int:
 
 
 def _rank(rank: int, folder: str, port: int, rounds: int, steps: int, width: float) -> None:
-    """Rank 0 also plays the contestant alone, while rank 1 waits."""
+    """Rank 0 also runs the single process, while rank 1 waits."""
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({key: str(value) for key, value in place.items()})
     times: dict[str, list[float]] = {"one process": [], "two ranks": [], "two ranks, own noise": []}
@@ -78,7 +78,7 @@ def _rank(rank: int, folder: str, port: int, rounds: int, steps: int, width: flo
                 trainers["one process"] = Trainer(width, False)
         for number in range(rounds):
             for name in times:
-                dist.barrier()  # nobody computes while the process alone is timed
+                dist.barrier()  # no other rank computes while the single process is timed
                 together = name != "one process"
                 if not together and rank:
                     continue
@@ -98,12 +98,12 @@ def parameters_of(model: nn.Module) -> int:
 
 
 def ring_bytes(parameters: int, world: int) -> int:
-    """What each rank sends for one all-reduce of float32 gradients in a ring."""
+    """The bytes each rank sends for one ring all-reduce of float32 gradients."""
     return round(4 * parameters * 2 * (world - 1) / world)
 
 
 def on_paper(name: str, parameters: int, multiply_adds: float, batch: int) -> dict[str, Any]:
-    """A step of `batch` examples for each of 8 GPUs: 6 operations per multiply-add forward and backward."""
+    """Estimate a step with `batch` examples on each of 8 GPUs: 6 operations per multiply-add, forward and backward."""
     seconds = 6 * multiply_adds * batch / GPU_FLOPS
     exchange = ring_bytes(parameters, GPUS) / GPU_BANDWIDTH
     return {
@@ -181,7 +181,7 @@ def as_markdown(report: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=10, help="for each contestant in a round")
+    parser.add_argument("--steps", type=int, default=10, help="steps per contestant in each round")
     parser.add_argument("--width", type=float, default=1.0)
     parser.add_argument("--out", type=Path, help="folder for scaling.json and scaling.md")
     arguments = parser.parse_args()

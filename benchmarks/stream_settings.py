@@ -1,10 +1,10 @@
-"""Settings for the stream of 100 tasks, chosen on its first 10: no test data, no later task.
+"""Choose settings for the stream of 100 tasks on its first 10, without test data or later tasks.
 
     python benchmarks/stream_settings.py --out results/continual
 
-Trains every cell of the grids below on 10 permuted tasks of a seed that no result uses, with a tenth of the
-training digits held out, and ranks them by the accuracy on the held-out digits of the last five tasks after
-the tenth. Finished cells are kept in settings.json: an interrupted search goes on.
+Trains every cell of the grids below on 10 permuted tasks with a seed that no result uses, with a tenth of the training
+digits held out, and ranks them by accuracy on the held-out digits of the last five tasks, after the tenth. Finished
+cells are kept in settings.json, so an interrupted search can resume.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bayesbinn.train.schedules import Constant, Cosine
 
 SEED, TASKS, HELD_OUT, SAMPLES = 100, 10, 0.1, 10
 
-# M is at most some four tasks: a memory that is too long shows only after more tasks than these ten.
+# M is at most about four tasks: the harm of a longer memory shows only after more than these ten tasks.
 MEMORY: list[dict[str, Any]] = [
     {"memory": memory, "lr": lr, "temperature": 1.0, "initial_strength": strength, "remember": False}
     for memory, lr, strength in (
@@ -45,7 +45,7 @@ PLAIN: list[dict[str, Any]] = [
     {"lr": 1e-3, "temperature": 1.0, "initial_strength": 1.0, "schedule": "cosine"},
     {"lr": 5e-4, "temperature": 0.3, "initial_strength": 0.1},
 ]
-# The authors' settings are for batch 1: here the gradient is a mean over 100, and there are 100 times fewer steps.
+# The authors' settings are for batch size 1; here the gradient is a mean over 100, with 100 times fewer steps.
 BIMU = [{"lr": 4.9, "gain": 1613.0, "max_lr": 0.023, "memory_size": 1e3}]
 # For the paper's five tasks of 100 epochs, tried with a tenth of the epochs at ten times the rate.
 FIVE = [
@@ -112,8 +112,8 @@ def markdown(found: dict[str, dict[str, Any]]) -> str:
     parts = [
         "# Settings for the stream of 100 tasks\n\n`python benchmarks/stream_settings.py`: "
         f"{TASKS} permuted MNIST tasks of seed {SEED}, one epoch each, batch 100; accuracy (%) on {HELD_OUT:.0%} of "
-        f"the training digits, held out, by {SAMPLES} samples after the last task. Test data and later tasks were "
-        "not looked at. Seeds of the reported streams: 1, 2, 3.\n"
+        f"the training digits, held out, with {SAMPLES} samples after the last task. Test data and later tasks were "
+        "not used. Seeds of the reported streams: 1, 2, 3.\n"
     ]
     for title, (method, cells) in GRIDS.items():
         rows = []

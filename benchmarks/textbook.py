@@ -1,4 +1,4 @@
-"""The paper's rule as one would first write it: one flat vector, one allocating operation per symbol."""
+"""A straightforward version of the paper's rule: one flat vector, one allocating operation per symbol."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Textbook:
-    """BayesBiNN with β = 0.9 as the paper and its authors state it; the yardstick, not a product."""
+    """BayesBiNN with β = 0.9 as stated in the paper and the authors' code; a baseline for comparison only."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float, train_set_size: int, temperature: float) -> None:
         self.parameters, self.lr, self.n, self.tau = parameters, lr, train_set_size, temperature

@@ -1,4 +1,4 @@
-"""What training a binary network costs beside `torch.optim.Adam(fused=True)`.
+"""The cost of training a binary network compared with `torch.optim.Adam(fused=True)`.
 
 One process, all contestants interleaved in every round, medians and ratios of medians:
 
@@ -40,7 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """A network of the paper with its batch and the limits on a full step, relative to fused Adam's."""
+    """A network of the paper with its batch size and the limits for a full step, relative to fused Adam."""
 
     name: str
     network: Callable[[], nn.Module]
@@ -75,7 +75,7 @@ TASKS = {
 
 
 class Contestant:
-    """One optimizer with a network of its own."""
+    """One optimizer with its own network."""
 
     def __init__(self, task: Task, kind: str) -> None:
         torch.manual_seed(0)
@@ -93,7 +93,7 @@ class Contestant:
             )
 
     def step(self, work: Callable[[], None]) -> None:
-        """A whole training step, or with another `work` only what the optimizer adds to it."""
+        """A full training step, or with a different `work` only the optimizer's part."""
         if self.kind == "none":
             self.clear()
             work()
@@ -122,7 +122,7 @@ class Contestant:
         return timed(lambda: self.step(forward_and_backward))
 
     def optimize(self, gradients: list[Tensor]) -> float:
-        """Only the optimizer: sampling, restoring, checking and updating with gradients that are already there."""
+        """Only the optimizer: sampling, restoring, checking and updating with existing gradients."""
 
         def hand_over() -> None:
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -140,7 +140,7 @@ def timed(call: Callable[[], None]) -> float:
 def interleave(
     calls: dict[str, Callable[[], float]], rounds: int, seconds: float, warm_up: int = 3
 ) -> dict[str, list[float]]:
-    """The times of each call, round by round. Every round runs all of them in a new order."""
+    """The times of each call, round by round. Every round runs all of them in a different order."""
     order = list(calls)
     shuffle = random.Random(0).shuffle
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -161,7 +161,7 @@ def medians_of(times: dict[str, list[float]]) -> dict[str, float]:
 
 
 def ratio(times: dict[str, list[float]], one: str, other: str) -> float:
-    """The median over rounds of one time by the other: what drifts slowly, such as the clock, cancels out."""
+    """The median over rounds of one time divided by the other: slow drift, such as in clock speed, cancels out."""
     return statistics.median(a / b for a, b in zip(times[one], times[other], strict=True))
 
 
@@ -191,7 +191,7 @@ def bench_steps(task: Task, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def bench_own_part(task: Task, rounds: int, seconds: float) -> dict[str, Any]:
-    """What the optimizer itself takes, beside the textbook and beside copying the bytes it touches."""
+    """The optimizer's own time, compared with the textbook version and with copying the bytes it touches."""
     kinds = ("adam", "bayesbinn", "pmf", "textbook")
     contestants = {kind: Contestant(task, kind) for kind in kinds}
     gradients = [torch.randn_like(p) * 1e-3 for p in contestants["adam"].parameters]
@@ -236,7 +236,7 @@ def bench_own_part(task: Task, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def bench_memory(names: list[str]) -> dict[str, Any]:
-    """Peak memory beyond the network and its gradients, in float32 numbers per weight; a process each."""
+    """Peak memory beyond the network and its gradients, in float32 numbers per weight; one process each."""
     result: dict[str, Any] = {}
     for name in names:
         peaks = {}
@@ -265,7 +265,7 @@ def measure_memory(name: str, kind: str) -> None:
         contestant.train(x, y)
     state = getattr(getattr(contestant, "optimizer", None), "state", {})
     held = sum(v.numel() * v.element_size() for s in state.values() for v in s.values() if isinstance(v, Tensor))
-    # Not getrusage: its maximum is inherited from the process that started this one.
+    # Not getrusage, whose maximum is inherited from the parent process.
     status = Path("/proc/self/status").read_text()
     peak = 1024 * int(status.partition("VmHWM:")[2].split()[0])
     print(json.dumps({"bytes": peak, "state": held, "weights": sum(p.numel() for p in contestant.parameters)}))
@@ -278,7 +278,7 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}, "
         f"kernels: {machine['kernels']}. Median times and median ratios over rounds in which all contestants "
-        "of a table ran one after the other, in one process.",
+        "of a table ran in turn, in one process.",
     ]
     for name, rows in results["steps"].items():
         lines += [
@@ -295,18 +295,18 @@ def markdown(results: dict[str, Any]) -> str:
         own = results["own_part"]
         lines += ["", f"## The optimizer's own part: {TASKS['mnist'].name}", "", "| | ms |", "|-|-:|"]
         lines += [f"| {kind} | {value:.2f} |" for kind, value in own["milliseconds"].items()]
-        lines += ["", "Bytes that BayesBiNN has to touch, which `copy` moves too:", ""]
+        lines += ["", "Bytes that BayesBiNN has to touch, the same number that `copy` moves:", ""]
         lines += [f"- {what}: {size / 1e6:.0f} MB" for what, size in own["bytes_touched"].items()]
         lines += [
             "",
-            f"{own['faster_than_textbook']:.1f} × faster than the textbook transcription (25 wanted), "
-            f"{own['times_copy']:.2f} × the copy (at most 2.5 wanted).",
+            f"{own['faster_than_textbook']:.1f} × faster than the textbook version (target: 25), "
+            f"{own['times_copy']:.2f} × the copy (target: at most 2.5).",
             "",
-            "Bytes that PMF has to touch, which `copy for pmf` moves too:",
+            "Bytes that PMF has to touch, the same number that `copy for pmf` moves:",
             "",
             *(f"- {what}: {size / 1e6:.0f} MB" for what, size in own["bytes_touched_by_pmf"].items()),
             "",
-            f"PMF's own part takes {own['pmf_times_copy']:.2f} × that copy: it is bound by memory, and its limit of "
+            f"PMF's own part takes {own['pmf_times_copy']:.2f} × that copy: it is memory-bound, and its limit of "
             "1.2 × fused Adam's step is out of reach with six float32 numbers of state per weight.",
         ]
     if "memory" in results:
@@ -335,7 +335,7 @@ def main() -> None:
     results: dict[str, Any] = {"machine": describe(), "steps": {}}
     for name in names:
         rounds = 1000 if name == "continual" else arguments.rounds
-        # A step of the CNN takes seconds and differs from the next by a tenth: it needs more rounds than fit.
+        # A CNN step takes seconds and varies by a tenth, so it needs more rounds than fit in the time limit.
         seconds = 3 * arguments.seconds if name == "vgg" else arguments.seconds
         results["steps"][name] = bench_steps(TASKS[name], rounds, seconds)
     if "mnist" in names:

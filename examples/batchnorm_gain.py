@@ -1,4 +1,4 @@
-"""Binary weights by BayesBiNN beside real BatchNorm gains and biases by Adam."""
+"""Train binary weights with BayesBiNN, and real BatchNorm gains and biases with Adam."""
 
 import torch
 from torch import nn

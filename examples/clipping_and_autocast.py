@@ -1,4 +1,4 @@
-"""Gradient clipping, micro-batches and bfloat16 autocast work as they do with any optimizer."""
+"""Gradient clipping, micro-batches and bfloat16 autocast work as with any optimizer."""
 
 import torch
 from torch import nn

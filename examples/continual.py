@@ -1,4 +1,4 @@
-"""Two tasks, one after the other: with the posterior as prior the first is remembered, without it is forgotten."""
+"""Two tasks in a row: with the posterior as prior the network remembers the first; without it, it forgets."""
 
 import torch
 from torch import nn
@@ -26,11 +26,11 @@ def learn(remember: bool) -> list[float]:
                     F.cross_entropy(model(x), y).backward()
                 optimizer.step()
         if remember:
-            optimizer.set_prior(optimizer.posterior())  # yesterday's posterior is tomorrow's prior
+            optimizer.set_prior(optimizer.posterior())  # the posterior becomes the prior of the next task
     accuracies = []
     for task in tasks:
         x, y = task.test.whole()
-        # BatchNorm's statistics are the last task's: take those of the inputs at hand, for each sampled network.
+        # The BatchNorm statistics are the last task's; use those of these inputs instead, for each sampled network.
         own = bb.recalibrate(model, optimizer.posterior(), [x], samples=10)
         prediction = bb.predict(model, optimizer.posterior(), x, samples=10, statistics=own)
         accuracies.append(100 * bb.metrics.accuracy(prediction.probabilities, y))

@@ -13,7 +13,7 @@ from bayesbinn.data import load_digits
 class BinaryDigits(lightning.LightningModule):
     def __init__(self, epochs: int) -> None:
         super().__init__()
-        self.automatic_optimization = False  # the sample has to be in the model before forward runs
+        self.automatic_optimization = False  # the sampled weights must be in the model before forward runs
         self.epochs = epochs
         self.model = nn.Sequential(
             nn.Linear(64, 256, bias=False), nn.BatchNorm1d(256, affine=False), nn.ReLU(),

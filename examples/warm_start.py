@@ -1,4 +1,4 @@
-"""Binarise a trained float network, then let BayesBiNN repair what that broke."""
+"""Binarize a trained float network, then train it with BayesBiNN to recover the lost accuracy."""
 
 import torch
 from torch import nn
@@ -25,8 +25,8 @@ fit(model, bb.FloatAdam(binary), data.train_inputs, data.train_targets, epochs=1
 before = test_accuracy()
 
 optimizer = bb.BayesBiNN(binary, lr=1e-3, train_set_size=1437, temperature=1e-10, init="sign")
-binarised = test_accuracy()  # the signs of the float weights, under the float network's BatchNorm statistics
+binarized = test_accuracy()  # the signs of the float weights, with the float network's BatchNorm statistics
 
 fit(model, optimizer, data.train_inputs, data.train_targets, epochs=10, batch_size=50)
 after = test_accuracy()
-print(f"float {before:.1f} %, its signs {binarised:.1f} %, after 10 epochs of BayesBiNN {after:.1f} %")
+print(f"float {before:.1f} %, its signs {binarized:.1f} %, after 10 epochs of BayesBiNN {after:.1f} %")

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.helpers.commands import Call, call
+
 
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
@@ -17,6 +19,18 @@ def _same_start() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def one_thread() -> None:
+    """Threads cost more than they bring to small tensors. A file asks for it with `usefixtures`."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(name="call")
+def _call() -> Call:
+    """Run a `bayesbinn` command in this process, as the installed script would."""
+    return call
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ class TiedLinear(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_sign_is_never_zero(dtype: torch.dtype) -> None:
     x = torch.tensor([-torch.inf, -1e-7, -0.0, 0.0, 1e-7, torch.inf], dtype=dtype)
-    # float16 has no smaller number than 6e-8, so 1e-7 is not rounded to 0 there either.
+    # The smallest float16 number is 6e-8, so 1e-7 is not rounded to 0 there either.
     assert sign(x).tolist() == [-1, -1, 1, 1, 1, 1]
     assert sign(x).dtype is dtype
 
@@ -133,7 +133,7 @@ def test_a_tied_weight_appears_once() -> None:
 
 
 @pytest.mark.parametrize("binary", [None, ["output.weight"], ["embedding.weight"]])
-def test_a_weight_that_is_binary_and_real_is_refused_naming_both_places(binary: list[str] | None) -> None:
+def test_a_weight_that_is_binary_and_real_is_rejected_naming_both_places(binary: list[str] | None) -> None:
     with pytest.raises(InvalidInput) as caught:
         split_parameters(TiedLanguageModel(), binary)
     message = str(caught.value)
@@ -176,11 +176,11 @@ def test_check_binary_finds_a_single_wrong_weight(value: float) -> None:
     for _, parameter in split_parameters(model)[0]:
         parameter.data = sign(parameter.data)
     model[3].weight.data[1, 2] = value
-    with pytest.raises(InvalidInput, match=f"'3.weight' is not binary: 1 of 24 values .*such as {value:g}"):
+    with pytest.raises(InvalidInput, match=f"'3.weight' is not binary: 1 of 24 values .*for example {value:g}"):
         check_binary(model)
 
 
-def test_check_binary_looks_at_biases_only_if_asked() -> None:
+def test_check_binary_checks_biases_only_on_request() -> None:
     model = nn.Linear(2, 1)
     model.weight.data = torch.ones(1, 2)
     assert check_binary(model) == 2
@@ -230,12 +230,12 @@ def test_check_binary_sees_the_zeros_of_a_pruned_layer(everything: bool) -> None
     model = nn.Sequential(pruned(binary_layer()))
     assert sorted(set(model[0].weight.flatten().tolist())) == [-1, 0, 1]
     rule = (lambda name, parameter: True) if everything else None
-    with pytest.raises(InvalidInput, match=r"'0\.weight' is not binary: 6 of 12 values .*such as -?0"):
+    with pytest.raises(InvalidInput, match=r"'0\.weight' is not binary: 6 of 12 values .*for example -?0"):
         check_binary(model, rule)
 
 
 def test_check_binary_computes_what_the_next_forward_pass_will_use() -> None:
-    """The tensor that pruning leaves in the layer is that of the last forward pass."""
+    """The tensor that pruning leaves in the layer comes from the last forward pass."""
     layer = binary_layer()
     prune.identity(layer, "weight")
     assert check_binary(layer) == 12
@@ -263,16 +263,16 @@ def test_check_binary_cannot_tell_what_an_unknown_hook_writes() -> None:
         check_binary(layer)
 
 
-def test_a_model_without_binary_layers_proves_nothing() -> None:
+def test_a_model_without_binary_layers_cannot_be_checked() -> None:
     with pytest.raises(InvalidInput, match="LSTM has no linear or convolution layer"):
         check_binary(nn.LSTM(2, 2))
 
 
 @pytest.mark.parametrize("rule", [[], (), lambda name, parameter: False])
-def test_a_rule_that_chooses_nothing_proves_nothing(rule: Rule) -> None:
+def test_a_rule_that_selects_nothing_cannot_be_checked(rule: Rule) -> None:
     for model in (binary_layer(), nn.Linear(4, 3)):
         with pytest.raises(
-            InvalidInput, match=r"`binary` chooses no parameter of Linear, so there is nothing to check"
+            InvalidInput, match=r"`binary` selects no parameter of Linear, so there is nothing to check"
         ):
             check_binary(model, rule)
 
@@ -280,10 +280,10 @@ def test_a_rule_that_chooses_nothing_proves_nothing(rule: Rule) -> None:
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("inner", [torch.nn.utils.weight_norm, torch.nn.utils.spectral_norm, prune.identity])
 @pytest.mark.parametrize("everything", [False, True])
-def test_check_binary_refuses_a_hook_on_the_result_of_a_hook(
+def test_check_binary_rejects_a_hook_on_the_result_of_a_hook(
     inner: Callable[[nn.Module, str], nn.Module], everything: bool
 ) -> None:
-    """The outer hook was registered first, so that its input is that of the last forward pass."""
+    """The outer hook was registered first, so its input comes from the last forward pass."""
     layer = binary_layer()
     prune.identity(layer, "weight")
     inner(layer, "weight_orig")
@@ -321,7 +321,7 @@ def sgd(parameters: list[nn.Parameter]) -> torch.optim.SGD:
 def test_every_parameter_needs_one_owner() -> None:
     model = nn.Linear(2, 2)
     check_owners(model, sgd([model.weight]), torch.optim.Adam([model.bias]))
-    with pytest.raises(InvalidInput, match="'bias' is trained by no optimizer"):
+    with pytest.raises(InvalidInput, match="no optimizer trains 'bias'"):
         check_owners(model, sgd([model.weight]))
     with pytest.raises(InvalidInput, match="'weight' is trained by SGD and Adam; give it to one"):
         check_owners(model, sgd([model.weight]), torch.optim.Adam([model.weight, model.bias]))

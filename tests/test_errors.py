@@ -1,4 +1,4 @@
-"""Text from names and files, before it reaches a terminal or a spreadsheet."""
+"""Text from names and files is made safe before it reaches a terminal or a spreadsheet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, MissingD
 )
 def test_control_characters_are_shown_and_other_text_is_kept(text: str, shown: str) -> None:
     assert printable(text) == shown
-    shown.encode()  # what is printed can be printed
+    shown.encode()  # it must be encodable
 
 
 def test_lines_of_a_table_stay_lines() -> None:

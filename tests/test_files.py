@@ -1,4 +1,4 @@
-"""Files are written whole or not at all: full disks, links, devices, kills, two writers at once."""
+"""Atomic writes: full disks, links, devices, kills, two writers at once."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs the rights of root")
+        pytest.skip("mounting a small disk needs root")
     yield place
     subprocess.run(["umount", str(place)], check=True)
 
@@ -110,23 +110,23 @@ def test_the_mode_is_the_one_that_the_umask_gives(write: Callable[[Path], object
 def test_only_files_are_replaced(write: Callable[[Path], object], tmp_path: Path) -> None:
     place = tmp_path / "place.c"
     place.mkdir()
-    with pytest.raises(InvalidFile, match=r"place\.c: it is a folder; name a file in it"):
+    with pytest.raises(InvalidFile, match=r"place\.c: this is a folder; name a file in it"):
         write(place)
     place.rmdir()
     os.mkfifo(place)
-    with pytest.raises(InvalidFile, match=r"place\.c: it is a pipe; name an ordinary file"):
+    with pytest.raises(InvalidFile, match=r"place\.c: this is a pipe; name a regular file"):
         write(place)
     assert stat.S_ISFIFO(place.stat().st_mode)
     place.unlink()
     place.symlink_to("/dev/null")
-    with pytest.raises(InvalidFile, match=r"place\.c: it is a device; name an ordinary file"):
+    with pytest.raises(InvalidFile, match=r"place\.c: this is a device; name a regular file"):
         write(place)
     assert stat.S_ISCHR(place.stat().st_mode) and os.listdir(tmp_path) == ["place.c"]
 
 
 @every_writer
-def test_a_link_is_written_through(write: Callable[[Path], object], tmp_path: Path) -> None:
-    """As `open` does, and as a user means who keeps a name for the newest file."""
+def test_links_are_followed(write: Callable[[Path], object], tmp_path: Path) -> None:
+    """As `open` does, and as users expect who keep a link to the newest file."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     link, target = tmp_path / "newest.c", elsewhere / "v3.c"
@@ -137,7 +137,7 @@ def test_a_link_is_written_through(write: Callable[[Path], object], tmp_path: Pa
         assert target.stat().st_size > 100 and os.listdir(elsewhere) == ["v3.c"]
 
 
-def test_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
+def test_a_link_to_itself_gets_one_line(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(InvalidFile, match=r"loop: could not be written \(Too many levels of symbolic links\)"):
         write_whole(tmp_path / "loop", b"new")
@@ -154,7 +154,7 @@ def test_links_under_guessable_names_are_not_followed(write: Callable[[Path], ob
     assert victim.read_bytes() == b"precious" and path.stat().st_size > 100
 
 
-def test_a_link_that_takes_the_unfinished_file_s_place_is_refused(tmp_path: Path) -> None:
+def test_a_link_that_replaces_the_unfinished_file_is_rejected(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
 
@@ -175,13 +175,13 @@ def test_names_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [WRITERS[name] for name in ("bytes", "block", "model file", "onnx", "posterior")])
-def test_a_name_that_is_too_long_is_one_line(write: Callable[[Path], object], tmp_path: Path) -> None:
+def test_a_name_that_is_too_long_gets_one_line(write: Callable[[Path], object], tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match=r"could not be written \(File name too long\)$"):
         write(tmp_path / ("a" * 260 + ".csv"))
     assert not os.listdir(tmp_path)
 
 
-def test_an_error_in_the_block_is_the_caller_s(tmp_path: Path) -> None:
+def test_an_error_in_the_block_reaches_the_caller(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
 
     def fail() -> None:
@@ -194,8 +194,8 @@ def test_an_error_in_the_block_is_the_caller_s(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
 
 
-def test_the_cause_is_found_behind_a_library_s_own_error(tmp_path: Path) -> None:
-    """torch's writer for files raises `unexpected pos` while the system's error is under way."""
+def test_the_cause_is_found_behind_a_library_error(tmp_path: Path) -> None:
+    """torch's file writer raises `unexpected pos` while it handles the system's error."""
 
     def save() -> None:
         with replacing(tmp_path / "file") as unfinished, unfinished.open("wb", buffering=0) as file:
@@ -214,9 +214,9 @@ def test_files_that_belong_together_change_together(tmp_path: Path) -> None:
     assert (first.read_bytes(), second.read_bytes()) == (b"1", b"1") and len(os.listdir(tmp_path)) == 2
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_gets_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidFile, match=r"file/x: the folder cannot be made \(Not a directory\)"):
+    with pytest.raises(InvalidFile, match=r"file/x: cannot create the folder \(Not a directory\)"):
         make_folder(tmp_path / "file" / "x")
 
 
@@ -235,18 +235,18 @@ with replacing(Path(sys.argv[1])) as unfinished:
 """
 
 
-def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_the_next_writer_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     assert subprocess.run([sys.executable, "-c", KILLED, str(path), "kill"], check=False).returncode == -signal.SIGKILL
     assert path.read_bytes() == b"old" and len(list(tmp_path.glob("*.partial"))) == 1
     write_whole(tmp_path / "other", b"new")
-    assert len(list(tmp_path.glob("*.partial"))) == 1, "it is not the other file's"
+    assert len(list(tmp_path.glob("*.partial"))) == 1, "it belongs to the other file"
     write_whole(path, b"new")
     assert sorted(os.listdir(tmp_path)) == ["file", "other"]
 
 
-def test_what_a_living_writer_writes_is_left_alone(tmp_path: Path) -> None:
+def test_the_file_of_a_living_writer_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     command = [sys.executable, "-c", KILLED, str(path), "wait"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
@@ -260,7 +260,7 @@ def test_what_a_living_writer_writes_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == b"half" and os.listdir(tmp_path) == ["file"], "the last one wins"
 
 
-def test_the_owner_of_a_folder_clears_it(tmp_path: Path) -> None:
+def test_the_owner_of_a_folder_clears_leftovers(tmp_path: Path) -> None:
     for name in ("checkpoint.pt.123.partial", "model.safetensors.partial", ".tmpAb12Cd", "config.toml", ".tmpfile"):
         (tmp_path / name).write_text("")
     clear_leftovers(tmp_path)
@@ -284,7 +284,7 @@ for _ in range(int(sys.argv[4])):
 """
 
 
-def test_two_writers_of_one_file_never_break_it(tmp_path: Path) -> None:
+def test_two_writers_never_damage_a_file(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     expected = set()
     commands = [[sys.executable, "-c", WRITER, str(MODEL), str(path), letter] for letter in "ab"]
@@ -308,7 +308,7 @@ def test_two_writers_of_one_file_never_break_it(tmp_path: Path) -> None:
         with writer:
             assert writer.wait(30) == 0, "a writer failed"
     assert reads > 10
-    assert _c_files(path) in {each[1:] for each in expected}, "header and source are of one model"
+    assert _c_files(path) in {each[1:] for each in expected}, "header and source belong to the same model"
     assert len(os.listdir(tmp_path)) == 3
 
 

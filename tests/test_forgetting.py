@@ -1,4 +1,4 @@
-"""Metrics of continual learning against hand-computed values, and what always holds between them."""
+"""Continual-learning metrics against hand-computed values, and the identities between them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bayesbinn.errors import InvalidInput
 
 NAN = float("nan")
 
-# Task 0 is learned to 90 and still improves to 94; task 1 is learned to 80; all lose by the end.
+# Task 0 reaches 90 and later improves to 94; task 1 reaches 80; all get worse by the end.
 HAND = np.array([[90.0, 20.0, 14.0], [94.0, 80.0, 30.0], [60.0, 72.0, 96.0]])
 BASELINE = np.array([8.0, 10.0, 12.0])
 EXPECTED = {
     "average_accuracy": (60 + 72 + 96) / 3,
-    "last_accuracy": (60 + 72 + 96) / 3,  # fewer than five tasks: all of them
+    "last_accuracy": (60 + 72 + 96) / 3,  # with fewer than five tasks, all count
     "learning_accuracy": (90 + 80 + 96) / 3,
     "forgetting_since_learned": ((90 - 60) + (80 - 72)) / 2,
     "forgetting_since_best": ((94 - 60) + (80 - 72)) / 2,
@@ -66,7 +66,7 @@ def test_entries_that_a_metric_does_not_need_may_be_missing() -> None:
     assert f.forward_transfer(HAND, [NAN, 10, 12]) == EXPECTED["forward_transfer"]
 
 
-def test_the_summary_says_none_where_something_is_missing() -> None:
+def test_the_summary_is_none_if_something_is_missing() -> None:
     assert {k for k, v in f.summary(without((2, 0)), BASELINE).items() if v is None} == {
         "average_accuracy",
         "last_accuracy",
@@ -85,7 +85,7 @@ def test_the_summary_says_none_where_something_is_missing() -> None:
 
 
 @given(matrices())
-def test_forgetting_is_backward_transfer_with_the_other_sign(R: Any) -> None:
+def test_forgetting_is_backward_transfer_with_the_opposite_sign(R: Any) -> None:
     assert f.forgetting(R) == pytest.approx(-f.backward_transfer(R), abs=1e-9)
 
 
@@ -107,7 +107,7 @@ def test_the_mean_over_all_tasks_is_the_average(R: Any) -> None:
 
 
 @given(matrices())
-def test_average_is_what_was_learned_less_what_was_forgotten(R: Any) -> None:
+def test_average_is_what_was_learned_minus_what_was_forgotten(R: Any) -> None:
     """The last task cannot be forgotten: ACC = LA − (T − 1) / T · F."""
     count = len(R)
     expected = f.learning_accuracy(R) - (count - 1) / count * f.forgetting(R)
@@ -117,7 +117,7 @@ def test_average_is_what_was_learned_less_what_was_forgotten(R: Any) -> None:
 @pytest.mark.parametrize(
     ("R", "message"),
     [
-        (HAND[:2], r"R has shape \(2, 3\); \[tasks, tasks\] is needed"),
+        (HAND[:2], r"R has shape \(2, 3\); expected \[tasks, tasks\]"),
         (HAND[0], r"R has shape \(3,\)"),
         (np.zeros((0, 0)), r"R has shape \(0, 0\)"),
         ([], r"R has shape \(0,\)"),
@@ -125,7 +125,7 @@ def test_average_is_what_was_learned_less_what_was_forgotten(R: Any) -> None:
         (-HAND, r"R\[0, 0\] is -90; accuracies"),
         (HAND * np.inf, r"R\[0, 0\] is inf; accuracies"),
         ([[1.0], [1.0, 2.0]], "R is not an array of numbers"),
-        ([["many"]], "R is not an array of numbers .*: give accuracies in percent"),
+        ([["many"]], "R is not an array of numbers .*; pass accuracies in percent"),
     ],
 )
 @pytest.mark.parametrize(
@@ -151,22 +151,22 @@ def test_bad_matrices_get_one_line(metric: Callable[[Any], Any], R: Any, message
     [
         (
             lambda: f.average_accuracy(without((2, 1))),
-            r"R\[2, 1\] is NaN and average_accuracy needs it: measure task 1 after training on task 2",
+            r"R\[2, 1\] is NaN but average_accuracy needs it; measure task 1 after training on task 2",
         ),
-        (lambda: f.last_accuracy(without((2, 1)), tasks=2), r"R\[2, 1\] is NaN and last_accuracy"),
-        (lambda: f.last_accuracy(HAND, tasks=0), "tasks=0: it must be 1 or more"),
-        (lambda: f.learning_accuracy(without((1, 1))), r"R\[1, 1\] is NaN and learning_accuracy"),
-        (lambda: f.forgetting(without((1, 1))), r"R\[1, 1\] is NaN and forgetting"),
-        (lambda: f.forgetting(without((1, 1)), since="best"), r"R\[1, 1\] is NaN and forgetting"),
-        (lambda: f.forgetting(without((2, 0))), r"R\[2, 0\] is NaN and forgetting"),
+        (lambda: f.last_accuracy(without((2, 1)), tasks=2), r"R\[2, 1\] is NaN but last_accuracy"),
+        (lambda: f.last_accuracy(HAND, tasks=0), "tasks=0: must be 1 or more"),
+        (lambda: f.learning_accuracy(without((1, 1))), r"R\[1, 1\] is NaN but learning_accuracy"),
+        (lambda: f.forgetting(without((1, 1))), r"R\[1, 1\] is NaN but forgetting"),
+        (lambda: f.forgetting(without((1, 1)), since="best"), r"R\[1, 1\] is NaN but forgetting"),
+        (lambda: f.forgetting(without((2, 0))), r"R\[2, 0\] is NaN but forgetting"),
         (lambda: f.forgetting([[90]]), "R has 1 task; forgetting compares tasks and needs 2 or more"),
         (
             lambda: f.forgetting(HAND, since="learnt"),  # type: ignore[arg-type]
             "since='learnt': 'learned' and 'best' are allowed. Did you mean 'learned'?",
         ),
-        (lambda: f.backward_transfer(without((0, 0))), r"R\[0, 0\] is NaN and backward_transfer"),
+        (lambda: f.backward_transfer(without((0, 0))), r"R\[0, 0\] is NaN but backward_transfer"),
         (lambda: f.backward_transfer([[90]]), "R has 1 task; backward_transfer"),
-        (lambda: f.forward_transfer(without((1, 2)), BASELINE), r"R\[1, 2\] is NaN and forward_transfer"),
+        (lambda: f.forward_transfer(without((1, 2)), BASELINE), r"R\[1, 2\] is NaN but forward_transfer"),
         (lambda: f.forward_transfer([[90]], [10]), "R has 1 task; forward_transfer"),
         (lambda: f.forward_transfer(HAND, [8, 10, NAN]), r"baseline\[2\] is NaN"),
         (lambda: f.forward_transfer(HAND, [8, 10]), r"baseline has shape \(2,\) for 3 tasks; one accuracy per task"),

@@ -1,4 +1,4 @@
-"""Importing the package is fast and does not import torch."""
+"""Importing the package is fast: it imports no other package until a name is used."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-def test_import_is_fast_and_without_torch() -> None:
+def test_the_import_takes_no_other_package_with_it() -> None:
+    """That makes it fast: a wall clock would also measure the machine's other work."""
     code = (
-        "import sys, time; t = time.perf_counter(); import bayesbinn; "
-        "print(time.perf_counter() - t, 'torch' in sys.modules)"
+        "import sys; before = set(sys.modules); import bayesbinn; "
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))"
     )
-    timings = []
-    for _ in range(3):
-        seconds, has_torch = run(code).split()
-        assert has_torch == "False"
-        timings.append(float(seconds))
-    assert min(timings) < 0.2
+    assert run(code).split() == ["bayesbinn"]
 
 
 def test_every_public_name_can_be_had_in_any_order() -> None:

@@ -29,7 +29,7 @@ def random_predictions(seed: int, inputs: int = 500, classes: int = 7) -> tuple[
     )
 
 
-def test_recall_and_balanced_accuracy_are_those_of_scikit_learn() -> None:
+def test_recall_and_balanced_accuracy_match_scikit_learn() -> None:
     p, y = random_predictions(3)
     y[:300] = 2
     recalls = metrics.recall_per_class(p, y)
@@ -47,7 +47,7 @@ def test_recall_and_balanced_accuracy_are_those_of_scikit_learn() -> None:
         (metrics.accuracy, 0.5),
         (metrics.nll, -(np.log(0.9) + np.log(0.3) + np.log(0.5) + np.log(0.1)) / 4),
         (metrics.brier, (0.015 + (0.01 + 0.36 + 0.49) + (0.04 + 0.09 + 0.25) + (0.49 + 0.81 + 0.04)) / 4),
-        # Every confidence has a bin of its own: (|1 − 0.9| + |0 − 0.6| + |1 − 0.5| + |0 − 0.7|) / 4.
+        # Every confidence has its own bin: (|1 − 0.9| + |0 − 0.6| + |1 − 0.5| + |0 − 0.7|) / 4.
         (metrics.ece, 0.475),
     ],
 )
@@ -79,7 +79,7 @@ def test_against_torchmetrics_and_scikit_learn(seed: int) -> None:
 
 @pytest.mark.parametrize(("dtype", "bins"), [(torch.float32, 10), (torch.float64, 4)])
 def test_confidences_on_the_edges_of_bins_fall_as_in_torchmetrics(dtype: torch.dtype, bins: int) -> None:
-    """0.5 to 0.8 are edges of ten bins, 0.5 and 0.75 of four, and 1 is the end."""
+    """0.5 to 0.8 are edges of ten bins, 0.5 and 0.75 of four, and 1 is the last edge."""
     p = torch.tensor(
         [[0.5, 0.5], [0.6, 0.4], [0.7, 0.3], [0.75, 0.25], [0.2, 0.8], [1.0, 0.0], [0.95, 0.05]], dtype=dtype
     )
@@ -89,11 +89,11 @@ def test_confidences_on_the_edges_of_bins_fall_as_in_torchmetrics(dtype: torch.d
     assert metrics.ece(p.numpy(), y.numpy(), n_bins=bins) == pytest.approx(theirs, abs=1e-7)
 
 
-def test_nll_stays_finite_where_a_probability_was_rounded_to_zero() -> None:
+def test_nll_stays_finite_if_a_probability_was_rounded_to_zero() -> None:
     assert metrics.nll(np.array([[1.0, 0.0]]), np.array([1])) == pytest.approx(87.3365, abs=1e-3)
 
 
-def test_half_precision_probabilities_are_taken() -> None:
+def test_half_precision_probabilities_are_accepted() -> None:
     p, y = random_predictions(0)
     assert metrics.accuracy(p.bfloat16(), y) == pytest.approx(metrics.accuracy(p, y), abs=0.02)
 
@@ -130,10 +130,10 @@ def test_flip_ratio_counts_weights_and_not_parameters() -> None:
         (HAND_P, HAND_Y[:3], r"targets have shape \(3,\) for 4 inputs"),
         (HAND_P, HAND_Y[:, None], r"targets have shape \(4, 1\)"),
         (HAND_P, HAND_Y.astype(float), "targets are float64; they must be integers"),
-        (HAND_P, HAND_Y + 1, "targets lie between 1 and 3; there are classes 0 to 2"),
-        (HAND_P, HAND_Y - 1, "targets lie between -1 and 1"),
+        (HAND_P, HAND_Y + 1, "targets range from 1 to 3; the classes are 0 to 2"),
+        (HAND_P, HAND_Y - 1, "targets range from -1 to 1"),
         (np.log(HAND_P), HAND_Y, "apply softmax to logits first"),
-        (HAND_P * 2, HAND_Y, r"row sums from 2 to 2; each row must be 0 or more and add up to 1"),
+        (HAND_P * 2, HAND_Y, r"row sums from 2 to 2; values must be 0 or more and each row must sum to 1"),
         (HAND_P * np.nan, HAND_Y, "apply softmax"),
     ],
 )
@@ -158,7 +158,7 @@ def test_bad_predictions_get_one_line(metric: Callable[..., float], p: Any, y: A
         ),
         (lambda: metrics.flip_ratio({"a": [1]}, {"a": [1], "b": [1]}), "'b' is only in `after`"),
         (lambda: metrics.flip_ratio({"a": [1, 1]}, {"a": [1]}), r"'a' has shape \(2,\) before and \(1,\) after"),
-        (lambda: metrics.flip_ratio({"a": [1.0]}, {"a": [0.5]}), "'a' holds other values than -1 and \\+1"),
+        (lambda: metrics.flip_ratio({"a": [1.0]}, {"a": [0.5]}), "'a' has values other than -1 and \\+1"),
     ],
 )
 def test_other_bad_input_gets_one_line(call: Callable[[], float], message: str) -> None:

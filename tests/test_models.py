@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from bayesbinn import models
 from bayesbinn.binary import split_parameters
 from bayesbinn.errors import InvalidInput
+from bayesbinn.experiments import load_experiment
 from bayesbinn.models import continual_mlp, lrnet_cifar10, lrnet_mnist, mnist_mlp, synthetic_mlp, vgg
+from bayesbinn.runs import Run
+from bayesbinn.runs.build import build_model
+from bayesbinn.runs.data import load_data
 
 CLASSIFIERS: dict[Callable[..., nn.Sequential], tuple[int, ...]] = {
     mnist_mlp: (1, 28, 28),
@@ -129,3 +136,53 @@ def test_bad_settings_get_one_line(build: Callable[..., nn.Sequential]) -> None:
         build(order="alphabetical", width=0.01)
     with pytest.raises(InvalidInput, match="width=0: it must be above 0"):
         build(width=0)
+
+
+# ---- the registry ----------------------------------------------------------------------------------
+
+
+def test_a_new_network_needs_no_other_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is registered can be named by an experiment, is fitted to its data, and trains."""
+    monkeypatch.setattr(models, "REGISTRY", dict(models.REGISTRY))
+
+    def squares(name: str, data: models.Data) -> dict[str, Any]:
+        if data.input_shape != (64,):
+            raise InvalidInput(f"{data.name}: {name} takes 64 columns")
+        return {"classes": data.num_classes}
+
+    @models.network("64 columns", squares, "hidden")
+    def sixty_four(classes: int, hidden: int) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(64, hidden, bias=False), nn.BatchNorm1d(hidden), nn.Linear(hidden, classes))
+
+    settings = {"model.name": "sixty_four", "model.hidden": 5, "training.epochs": 1, "training.batch_size": 500}
+    Run.open(load_experiment("digits", overrides=settings), tmp_path).train()
+    trained = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["model"]
+    assert trained["0.weight"].shape == (5, 64) and trained["2.weight"].shape == (10, 5)
+    with pytest.raises(InvalidInput, match=": sixty_four takes 64 columns"):
+        load_and_build("moons", "sixty_four")
+
+
+def load_and_build(preset: str, name: str) -> nn.Sequential:
+    experiment = load_experiment(preset, overrides={"model.name": name})
+    return build_model(experiment, load_data(experiment))
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "words"),
+    [
+        ("digits", "lrnet_mnist", r"digits: lrnet_mnist takes images of \(1, 28, 28\), these examples are"),
+        ("digits", "synthetic_mlp", "digits: 10 classes; synthetic_mlp has one output, for 2"),
+        ("moons", "vgg", r"vgg needs images \(channels, height, width\), these examples are \(2,\)"),
+        ("digits", "lrnet_minst", "no network 'lrnet_minst'. Did you mean 'lrnet_mnist'"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(preset: str, name: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        load_and_build(preset, name)
+
+
+@pytest.mark.parametrize("name", models.REGISTRY)
+def test_the_loss_follows_from_the_task_and_the_output(name: str) -> None:
+    assert models.loss_for(name, "regression") == "mse"
+    one_output = name == "synthetic_mlp"
+    assert models.loss_for(name, "classification") == ("binary_cross_entropy" if one_output else "cross_entropy")

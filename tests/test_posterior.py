@@ -45,7 +45,7 @@ def test_natural_is_half_the_log_odds() -> None:
     assert 0.5 * math.log(p / (1 - p)) == pytest.approx(0.7, rel=1e-5)
 
 
-def test_entropy_by_its_formula() -> None:
+def test_entropy_matches_its_formula() -> None:
     finite = torch.linspace(-6, 6, 25)
     p = torch.sigmoid(2 * finite.double())
     expected = -(p * p.log() + (1 - p) * (1 - p).log())
@@ -58,7 +58,7 @@ def test_entropy_at_the_ends() -> None:
     assert found[4].item() == pytest.approx(math.log(2))
     assert found[[0, -1]].tolist() == [0, 0]
     assert torch.isfinite(found).all()
-    # Far out it is (2λ + 1)·e^(−2λ), not 0.
+    # For large λ it is (2λ + 1)·e^(−2λ), not 0.
     assert found[7].item() == pytest.approx(25 * math.exp(-24), rel=1e-3)
 
 
@@ -104,7 +104,7 @@ def test_kl_of_itself_is_zero_and_of_extremes_is_finite() -> None:
 # ---- samples -----------------------------------------------------------------------------------------
 
 
-def test_samples_are_plus_or_minus_one_as_often_as_they_should() -> None:
+def test_samples_are_plus_or_minus_one_with_the_right_frequency() -> None:
     count = 20_000
     drawn = BernoulliPosterior({"w": NATURAL}).sample(count, seed=0)["w"]
     assert drawn.shape == (count, len(NATURAL))
@@ -114,7 +114,7 @@ def test_samples_are_plus_or_minus_one_as_often_as_they_should() -> None:
     assert ((frequency - P_PLUS).abs() <= 4 * error + 1e-7).all()
 
 
-def test_a_seed_and_an_index_name_a_sample() -> None:
+def test_seed_and_index_identify_a_sample() -> None:
     posterior = posterior_of(two_layers())
     five, nine = posterior.sample(5, seed=3), posterior.sample(9, seed=3)
     for name in posterior.natural:
@@ -153,7 +153,7 @@ def test_a_posterior_is_a_snapshot() -> None:
         posterior.natural = {}  # type: ignore[misc, assignment]
 
 
-def test_names_lose_what_wrappers_add() -> None:
+def test_prefixes_of_wrappers_are_removed_from_names() -> None:
     posterior = BernoulliPosterior({"module._orig_mod.0.weight": torch.zeros(1)})
     assert list(posterior.natural) == ["0.weight"]
 
@@ -163,10 +163,10 @@ def test_names_lose_what_wrappers_add() -> None:
     [
         ({}, "at least one parameter"),
         ({"w": torch.tensor([0.0, torch.nan])}, "λ of 'w' contains NaN"),
-        ({"module.w": torch.zeros(1), "w": torch.zeros(1)}, "two parameters are called 'w'"),
+        ({"module.w": torch.zeros(1), "w": torch.zeros(1)}, "two parameters are named 'w'"),
     ],
 )
-def test_bad_parameters_are_refused(natural: dict[str, Tensor], message: str) -> None:
+def test_bad_parameters_are_rejected(natural: dict[str, Tensor], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         BernoulliPosterior(natural)
 
@@ -196,20 +196,20 @@ def test_apply_writes_the_mode_or_a_sample() -> None:
     assert all(torch.equal(p, posterior.draw(0, 5)[name]) for name, p in model.named_parameters())
 
 
-def test_a_posterior_of_another_model_is_refused() -> None:
+def test_a_posterior_of_another_model_is_rejected() -> None:
     posterior = posterior_of(two_layers())
-    with pytest.raises(InvalidInput, match=r"another model: Sequential has no parameter '2.weight'"):
+    with pytest.raises(InvalidInput, match=r"different model: Sequential has no parameter '2.weight'"):
         posterior.apply(nn.Sequential(nn.Linear(3, 4)))
-    with pytest.raises(InvalidInput, match=r"another model: '0.weight' has shape \(5, 3\) there, \(4, 3\) here"):
+    with pytest.raises(InvalidInput, match=r"different model: '0.weight' has shape \(5, 3\) there, \(4, 3\) here"):
         posterior.apply(nn.Sequential(nn.Linear(3, 5, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False)))
 
 
-def test_apply_refuses_weights_of_another_name_or_shape() -> None:
+def test_apply_rejects_weights_with_another_name_or_shape() -> None:
     model = two_layers()
     posterior = posterior_of(model)
     with pytest.raises(InvalidInput, match=r"no parameter '1.weight'. Did you mean"):
         posterior.apply(model, {"1.weight": torch.ones(4, 3)})
-    with pytest.raises(InvalidInput, match=r"weights of shape \(3, 4\) for '0.weight', the model has \(4, 3\)"):
+    with pytest.raises(InvalidInput, match=r"weights have shape \(3, 4\) for '0.weight', but the model \(4, 3\)"):
         posterior.apply(model, {"0.weight": torch.ones(3, 4)})
 
 
@@ -217,7 +217,7 @@ def test_apply_refuses_weights_of_another_name_or_shape() -> None:
     ("changed", "message"),
     [
         ({"2.weight": None}, "has no entry for '2.weight'"),
-        ({"2.weight": torch.zeros(2, 5)}, r"has shape \(2, 5\) for '2.weight', the model \(2, 4\)"),
+        ({"2.weight": torch.zeros(2, 5)}, r"has shape \(2, 5\) for '2.weight', but the model \(2, 4\)"),
         ({"2.weight": torch.full((2, 4), torch.inf)}, "is infinite for '2.weight': a point mass"),
     ],
 )
@@ -270,8 +270,8 @@ def test_saving_and_loading_keeps_every_bit(tmp_path: Path) -> None:
     assert torch.equal(loaded.draw(1, 2)["w"], posterior.draw(1, 2)["w"])
 
 
-def test_a_file_with_shifts_is_not_taken_for_one_without(tmp_path: Path) -> None:
-    """Readers from before there were shifts call LogitScale(**entry) with two names and fail on a third."""
+def test_a_file_with_shifts_is_not_mistaken_for_one_without(tmp_path: Path) -> None:
+    """Versions without shifts call LogitScale(**entry) with two names and fail on a third."""
     path, scale = tmp_path / "posterior.safetensors", LogitScale(2.0, 3.0, (0.5, -0.5), (0.25, -0.25))
     BernoulliPosterior({"w": NATURAL}, scale).save(path)
     assert BernoulliPosterior.load(path).logit_scale == scale
@@ -290,13 +290,13 @@ def test_saving_replaces_an_older_file_and_leaves_nothing_behind(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
+def test_a_truncated_file_is_rejected_at_every_length(tmp_path: Path) -> None:
     path = tmp_path / "posterior.safetensors"
     posterior_of(two_layers()).save(path)
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(InvalidFile, match=r"posterior.safetensors: not a whole posterior file") as caught:
+        with pytest.raises(InvalidFile, match=r"posterior.safetensors: not a complete posterior file") as caught:
             BernoulliPosterior.load(path)
         assert "\n" not in str(caught.value)
     path.write_bytes(whole + b"\0")
@@ -310,10 +310,10 @@ HEADER = {"kind": "bayesbinn posterior", "version": 1, "logit_scale": {"mode": 1
 @pytest.mark.parametrize(
     ("metadata", "tensor", "message"),
     [
-        (None, torch.zeros(1), "not a whole posterior file"),
-        ({"format": "pt"}, torch.zeros(1), "not a whole posterior file"),
-        ({**HEADER, "kind": "bayesbinn model"}, torch.zeros(1), "'bayesbinn model' version 1; this reads"),
-        ({**HEADER, "version": 2}, torch.zeros(1), "'bayesbinn posterior' version 2; this reads"),
+        (None, torch.zeros(1), "not a complete posterior file"),
+        ({"format": "pt"}, torch.zeros(1), "not a complete posterior file"),
+        ({**HEADER, "kind": "bayesbinn model"}, torch.zeros(1), "'bayesbinn model' version 1; expected"),
+        ({**HEADER, "version": 2}, torch.zeros(1), "'bayesbinn posterior' version 2; expected"),
         ({**HEADER, "logit_scale": {"mode": -1.0, "mean": 1.0}}, torch.zeros(1), "logit scale of the mode is -1.0"),
         (
             {**HEADER, "logit_scale": {"mode": "x", "mean": 1.0}},
@@ -324,7 +324,7 @@ HEADER = {"kind": "bayesbinn posterior", "version": 1, "logit_scale": {"mode": 1
         (HEADER, torch.tensor([torch.nan]), "λ of 'w' contains NaN"),
     ],
 )
-def test_files_of_another_kind_are_refused(
+def test_files_of_another_kind_are_rejected(
     tmp_path: Path, metadata: dict[str, Any] | None, tensor: Tensor, message: str
 ) -> None:
     path = tmp_path / "posterior.safetensors"
@@ -335,25 +335,25 @@ def test_files_of_another_kind_are_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", bytes(64), b"\xff" * 64, b'{"json": true}'])
-def test_files_that_are_no_safetensors_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_not_safetensors_are_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "posterior.safetensors"
     path.write_bytes(content)
-    with pytest.raises(InvalidFile, match="not a whole posterior file"):
+    with pytest.raises(InvalidFile, match="not a complete posterior file"):
         BernoulliPosterior.load(path)
 
 
-def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_rejected(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing.safetensors", tmp_path):
         with pytest.raises(InvalidFile, match="there is no such file"):
             BernoulliPosterior.load(path)
 
 
-def test_the_file_of_another_model_is_refused_when_it_is_used(tmp_path: Path) -> None:
+def test_the_file_of_another_model_is_rejected_on_use(tmp_path: Path) -> None:
     path = tmp_path / "posterior.safetensors"
     posterior_of(two_layers()).save(path)
-    with pytest.raises(InvalidInput, match="this posterior is of another model"):
+    with pytest.raises(InvalidInput, match="this posterior belongs to a different model"):
         BernoulliPosterior.load(path).apply(nn.Linear(3, 4))
 
 
-def test_repr_tells_the_size() -> None:
+def test_repr_shows_the_size() -> None:
     assert repr(posterior_of(two_layers())) == "BernoulliPosterior(2 parameters, 20 weights)"

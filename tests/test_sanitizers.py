@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.places import ROOT
 
-SCRIPT = ROOT / "csrc" / "sanitize.sh"
+SCRIPT = ROOT / "csrc" / "tests" / "sanitize.sh"
 
 
 @pytest.mark.parametrize("part", ["training", "inference", pytest.param("threads", marks=pytest.mark.slow)])

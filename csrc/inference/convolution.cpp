@@ -40,7 +40,8 @@ bool TableConvolution::suits(const Geometry &geometry) {
     const size_t run = geometry.dilation_width == 1 ? groups * geometry.kernel_width : groups;
     if (geometry.groups != 1 || groups % 2 || run % BLOCK) return false;
     // Neighbouring parts share the columns of a window: a part must be so wide that few tables are built twice.
-    const size_t columns = std::min(geometry.columns_of(geometry.out_width), 2 * geometry.span_width() + geometry.stride_width);
+    const size_t columns =
+        std::min(geometry.columns_of(geometry.out_width), 2 * geometry.span_width() + geometry.stride_width);
     return geometry.span_height() <= MOST_RING / (groups * TABLE) / columns;
 }
 
@@ -63,10 +64,9 @@ TableConvolution::TableConvolution(
 
 size_t TableConvolution::scratch_bytes() const {
     return round_up(ring_rows_ * columns_ * pixel_bytes_, LINE) +
-           round_up(ring_rows_ * columns_ * sizeof(int32_t), LINE) +
-           round_up(strip_ * wide_ * sizeof(int32_t), LINE) +
-           round_up(strip_ * blocks_ * sizeof(uint32_t), LINE) +
-           MOST_WINDOWS * TILE * sizeof(int32_t) + LookUpChunks::BYTES;
+        round_up(ring_rows_ * columns_ * sizeof(int32_t), LINE) + round_up(strip_ * wide_ * sizeof(int32_t), LINE) +
+        round_up(strip_ * blocks_ * sizeof(uint32_t), LINE) + MOST_WINDOWS * TILE * sizeof(int32_t) +
+        LookUpChunks::BYTES;
 }
 
 // Row `row` of the padded image, as far as a part's windows see it.
@@ -119,8 +119,7 @@ void TableConvolution::run(const Frame &frame, size_t task, std::byte *scratch) 
     const Columns part{from, std::min(from + wide_, g_.out_width)};
     const Ring ring(*this, scratch);
     const float *image = frame.get(inputs[0], frame.network, band.example);
-    const Quantisation scale =
-        Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
+    const Quantisation scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
     size_t built = band.first * g_.stride_height;
     for (size_t first = band.first; first < band.last; first += strip_) {
         const size_t last = std::min(first + strip_, band.last);
@@ -176,8 +175,7 @@ void TableConvolution::look_up_strip(
             for (size_t x = columns.first; x < columns.last; x += TOGETHER) {
                 const size_t windows = std::min(TOGETHER, columns.last - x);
                 const uint8_t *tables[TOGETHER];
-                for (size_t n = 0; n < windows; n++)
-                    tables[n] = ring.tables + (x + n) * g_.stride_width * pixel_bytes_;
+                for (size_t n = 0; n < windows; n++) tables[n] = ring.tables + (x + n) * g_.stride_width * pixel_bytes_;
                 kernels.look_up(what, tables, windows, totals);
                 totals += windows * TILE;
             }

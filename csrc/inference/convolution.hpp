@@ -33,7 +33,8 @@ struct Geometry {
 
     // The pixel under a tap of an output's window; null in the padding.
     const float *pixel(const float *image, size_t y, size_t x, size_t tap_y, size_t tap_x) const {
-        const size_t row = y * stride_height + tap_y * dilation_height, column = x * stride_width + tap_x * dilation_width;
+        const size_t row = y * stride_height + tap_y * dilation_height,
+                     column = x * stride_width + tap_x * dilation_width;
         if (row < top || row - top >= height || column < left || column - left >= width) return nullptr;
         return image + ((row - top) * width + column - left) * channels;
     }
@@ -83,8 +84,7 @@ class WindowConvolution : public Step {
         const Band band(frame, output, g_.windows(), task);
         const float *image = frame.get(inputs[0], frame.network, band.example);
         Quantisation scale{};
-        if (Rows::QUANTISED)
-            scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
+        if (Rows::QUANTISED) scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
         for (size_t first = band.first; first < band.last; first += strip_) {
             const size_t last = std::min(first + strip_, band.last);
             for (size_t group = 0; group < g_.groups; group++) {
@@ -126,9 +126,7 @@ class WindowConvolution : public Step {
     }
 
     // `count` taps from `tap_x` on that are neighbours in the image; zeros where they lie in the padding.
-    void copy_taps(
-        const float *image, size_t y, size_t x, size_t tap_y, size_t tap_x, size_t count, float *to
-    ) const {
+    void copy_taps(const float *image, size_t y, size_t x, size_t tap_y, size_t tap_x, size_t count, float *to) const {
         const size_t channels = g_.group_channels();
         const size_t row = y * g_.stride_height + tap_y * g_.dilation_height;
         const size_t column = x * g_.stride_width + tap_x * g_.dilation_width;

@@ -29,7 +29,9 @@ constexpr size_t TOGETHER = 2;     // windows computed together: they share the 
 
 // Tables lie in twos: the low parts of both, then the high parts of both.
 static constexpr size_t table_at(size_t group) { return group / 2 * 2 * TABLE + group % 2 * 16; }
-static constexpr size_t tables_bytes(size_t activations) { return (activations + 2 * GROUP - 1) / (2 * GROUP) * 2 * TABLE; }
+static constexpr size_t tables_bytes(size_t activations) {
+    return (activations + 2 * GROUP - 1) / (2 * GROUP) * 2 * TABLE;
+}
 
 // 16-bit totals of 31 each hold 2114 tables; as whole blocks 2112, that is 8448 activations.
 constexpr size_t MOST_BLOCKS = 264;
@@ -56,9 +58,7 @@ struct Finish {
     const float *scale, *shift;
     float low, high;
 
-    Finish at(size_t channel) const {
-        return scale ? Finish{scale + channel, shift + channel, low, high} : *this;
-    }
+    Finish at(size_t channel) const { return scale ? Finish{scale + channel, shift + channel, low, high} : *this; }
 };
 
 struct Kernels {

@@ -45,9 +45,7 @@ BAYESBINN_INLINE Table load_table(const uint8_t *p) {
 }
 BAYESBINN_INLINE Bytes low_halves(Bytes x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 // A multiplication, not a shift: on AMD shifts would wait for the units that shuffle.
-BAYESBINN_INLINE Bytes high_halves(Bytes x) {
-    return low_halves(_mm256_mulhi_epu16(x, _mm256_set1_epi16(1 << 12)));
-}
+BAYESBINN_INLINE Bytes high_halves(Bytes x) { return low_halves(_mm256_mulhi_epu16(x, _mm256_set1_epi16(1 << 12))); }
 BAYESBINN_INLINE Bytes look_up(Table table, Bytes index) { return _mm256_shuffle_epi8(table, index); }
 BAYESBINN_INLINE Bytes add_bytes(Bytes a, Bytes b) { return _mm256_add_epi8(a, b); }
 BAYESBINN_INLINE Bytes add_words(Bytes a, Bytes b) { return _mm256_add_epi16(a, b); }
@@ -86,9 +84,7 @@ BAYESBINN_INLINE Bytes add_bytes(Bytes a, Bytes b) {
 }
 BAYESBINN_INLINE Bytes add_words(Bytes a, Bytes b) {
     return each([&](int i) {
-        return vreinterpretq_u8_u16(
-            vaddq_u16(vreinterpretq_u16_u8(a.part[i]), vreinterpretq_u16_u8(b.part[i]))
-        );
+        return vreinterpretq_u8_u16(vaddq_u16(vreinterpretq_u16_u8(a.part[i]), vreinterpretq_u16_u8(b.part[i])));
     });
 }
 BAYESBINN_INLINE Bytes odd_bytes(Bytes x) {
@@ -142,9 +138,8 @@ BAYESBINN_INLINE void store_totals(int32_t *to, const Totals &low, const Totals 
 #if defined(__AVX2__)
     const auto even = [](const Totals &t) { return _mm256_sub_epi16(t.all, _mm256_slli_epi16(t.odd, 8)); };
     const auto store = [&](int at, __m128i low_words, __m128i high_words) {
-        __m256i parts = _mm256_add_epi32(
-            _mm256_cvtepu16_epi32(low_words), _mm256_slli_epi32(_mm256_cvtepu16_epi32(high_words), 5)
-        );
+        __m256i parts =
+            _mm256_add_epi32(_mm256_cvtepu16_epi32(low_words), _mm256_slli_epi32(_mm256_cvtepu16_epi32(high_words), 5));
         __m256i *const where = (__m256i *)(to + at);
         if (more) parts = _mm256_add_epi32(_mm256_loadu_si256(where), parts);
         _mm256_storeu_si256(where, parts);

@@ -60,9 +60,7 @@ class PrepareRows : public Step {
 template <class Rows>
 class MultiplyRows : public Step {
    public:
-    MultiplyRows(
-        size_t input, size_t output, RowSets<Rows> sets, size_t rows, size_t outputs, Finishing finishing
-    )
+    MultiplyRows(size_t input, size_t output, RowSets<Rows> sets, size_t rows, size_t outputs, Finishing finishing)
         : Step({input}, output), sets_(std::move(sets)), rows_(rows), outputs_(outputs),
           tiles_((outputs + Rows::OUTPUTS - 1) / Rows::OUTPUTS), finishing_(std::move(finishing)) {}
 

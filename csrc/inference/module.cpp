@@ -89,12 +89,9 @@ size_t linear(
 
 template <class T>
 size_t convolution(
-    Network &network, size_t input, const std::vector<size_t> &numbers, const Array<T, 3> &weights, bool quantised,
-    const Scales &scale, const Scales &shift, float low, float high
+    Network &network, size_t input, const Geometry &g, const Array<T, 3> &weights, bool quantised, const Scales &scale,
+    const Scales &shift, float low, float high
 ) {
-    require(numbers.size() == 15, "a geometry has 15 numbers");
-    const Geometry g{numbers[0], numbers[1],  numbers[2],  numbers[3],  numbers[4],  numbers[5],  numbers[6], numbers[7],
-                     numbers[8], numbers[9], numbers[10], numbers[11], numbers[12], numbers[13], numbers[14]};
     require(g.outputs == weights.shape(1), "as many outputs as rows of weights are needed");
     const WeightSets sets = sets_of(weights, g.group_channels() * g.taps(), network.networks());
     const Products products = products_of(std::is_same_v<T, uint8_t>, quantised);
@@ -108,7 +105,9 @@ using AxisParts = nb::typed<nb::tuple, size_t, size_t, size_t, size_t, size_t, s
 PoolAxis axis_of(const AxisParts &parts) {
     const auto number = [&](size_t i) { return nb::cast<size_t>(parts[i]); };
     const PoolAxis axis{number(0), number(1), number(2), number(3), number(4), number(5), nb::cast<bool>(parts[6])};
-    require(axis.count && axis.inputs && axis.stride && axis.step, "an axis needs windows, inputs, a stride and a step");
+    require(
+        axis.count && axis.inputs && axis.stride && axis.step, "an axis needs windows, inputs, a stride and a step"
+    );
     return axis;
 }
 
@@ -155,6 +154,22 @@ NB_MODULE(_native, m) {
     nb::exception<OverLimit>(m, "OverLimit", PyExc_MemoryError);
     m.def("isa", [] { return chosen->name; });
     m.def("first_not_finite", first_not_finite, nb::arg().noconvert());
+    nb::class_<Geometry>(m, "Geometry")
+        .def(
+            "__init__",
+            [](Geometry *self, size_t channels, size_t height, size_t width, size_t outputs, size_t out_height,
+               size_t out_width, size_t kernel_height, size_t kernel_width, size_t stride_height, size_t stride_width,
+               size_t top, size_t left, size_t dilation_height, size_t dilation_width, size_t groups) {
+                require(groups > 0, "a convolution needs a group");
+                new (self) Geometry{channels,  height,        width,           outputs,        out_height,
+                                    out_width, kernel_height, kernel_width,    stride_height,  stride_width,
+                                    top,       left,          dilation_height, dilation_width, groups};
+            },
+            nb::kw_only(), nb::arg("channels"), nb::arg("height"), nb::arg("width"), nb::arg("outputs"),
+            nb::arg("out_height"), nb::arg("out_width"), nb::arg("kernel_height"), nb::arg("kernel_width"),
+            nb::arg("stride_height"), nb::arg("stride_width"), nb::arg("top"), nb::arg("left"),
+            nb::arg("dilation_height"), nb::arg("dilation_width"), nb::arg("groups")
+        );
     nb::class_<Network>(m, "Network")
         .def(
             "__init__",
@@ -175,8 +190,8 @@ NB_MODULE(_native, m) {
             nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg()
         )
         .def(
-            "convolution", convolution<float>, nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg(),
-            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg()
+            "convolution", convolution<float>, nb::arg(), nb::arg(), nb::arg().noconvert(), nb::arg(), nb::arg().none(),
+            nb::arg().none(), nb::arg(), nb::arg()
         )
         .def(
             "pool",

@@ -100,19 +100,18 @@ size_t Network::linear_as(size_t input, size_t rows, const WeightSets &weights, 
     const size_t prepared = new_value(round_up(prepared_bytes, LINE), values_.at(input).own);
     steps_.push_back(std::make_unique<PrepareRows<Rows>>(input, prepared, sets, rows, count));
     const size_t output = new_value(bytes_of(rows * outputs), own);
-    steps_.push_back(
-        std::make_unique<MultiplyRows<Rows>>(prepared, output, sets, rows, outputs, std::move(finishing))
-    );
+    steps_.push_back(std::make_unique<MultiplyRows<Rows>>(prepared, output, sets, rows, outputs, std::move(finishing)));
     return output;
 }
 
-size_t Network::linear(
-    size_t input, size_t rows, Products products, const WeightSets &weights, Finishing finishing
-) {
+size_t Network::linear(size_t input, size_t rows, Products products, const WeightSets &weights, Finishing finishing) {
     switch (products) {
-        case Products::tables: return linear_as<TableRows>(input, rows, weights, std::move(finishing));
-        case Products::pairs: return linear_as<PairRows>(input, rows, weights, std::move(finishing));
-        default: return linear_as<RealRows>(input, rows, weights, std::move(finishing));
+    case Products::tables:
+        return linear_as<TableRows>(input, rows, weights, std::move(finishing));
+    case Products::pairs:
+        return linear_as<PairRows>(input, rows, weights, std::move(finishing));
+    default:
+        return linear_as<RealRows>(input, rows, weights, std::move(finishing));
     }
 }
 
@@ -149,9 +148,7 @@ size_t Network::convolution_as(size_t input, const Geometry &g, const WeightSets
     return output;
 }
 
-size_t Network::table_convolution(
-    size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing
-) {
+size_t Network::table_convolution(size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing) {
     const size_t stride = TableConvolution::tap_positions(g);
     const PackedSets packed = shared<std::vector<const uint8_t *>>(key(weights, g.taps(), stride, 1), [&] {
         const Order order = window_order(g, stride);
@@ -164,9 +161,7 @@ size_t Network::table_convolution(
     return output;
 }
 
-size_t Network::depthwise_convolution(
-    size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing
-) {
+size_t Network::depthwise_convolution(size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing) {
     const SharedFloats taps = shared<Aligned<float>>(key(weights, g.taps(), 1, g.groups), [&] {
         const size_t count = weights.size() * g.taps() * g.channels;
         budget_.take(count * sizeof(float));
@@ -202,9 +197,7 @@ size_t Network::pool(
 ) {
     const size_t count = channels * rows.count * columns.count;
     const size_t output = new_value(bytes_of(count), is_own({input}, finishing, 1));
-    steps_.push_back(
-        std::make_unique<Pool>(input, output, channels, rows, columns, average, std::move(finishing))
-    );
+    steps_.push_back(std::make_unique<Pool>(input, output, channels, rows, columns, average, std::move(finishing)));
     return output;
 }
 
@@ -330,9 +323,7 @@ Session &Network::session() {
 
 // ---- running --------------------------------------------------------------------------------------
 
-void Network::run_steps(
-    Session &session, const Frame &frame, size_t first, size_t last, size_t thread
-) const {
+void Network::run_steps(Session &session, const Frame &frame, size_t first, size_t last, size_t thread) const {
     for (size_t i = first; i < last; i++) {
         const size_t tasks = steps_[i]->tasks(frame), end = tasks * (thread + 1) / frame.threads;
         for (size_t task = tasks * thread / frame.threads; task < end; task++)

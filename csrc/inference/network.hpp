@@ -27,16 +27,12 @@ using WeightSets = std::vector<StoredWeights>;
 // `OverLimit`, thrown before it is allocated.
 class Network {
    public:
-    Network(
-        const Kernels &kernels, size_t networks, size_t input_count, int threads, size_t max_memory = SIZE_MAX
-    );
+    Network(const Kernels &kernels, size_t networks, size_t input_count, int threads, size_t max_memory = SIZE_MAX);
     ~Network();
     Network(const Network &) = delete;
     Network &operator=(const Network &) = delete;
 
-    size_t linear(
-        size_t input, size_t rows, Products products, const WeightSets &weights, Finishing finishing
-    );
+    size_t linear(size_t input, size_t rows, Products products, const WeightSets &weights, Finishing finishing);
     size_t convolution(
         size_t input, const Geometry &geometry, Products products, const WeightSets &weights, Finishing finishing
     );
@@ -86,7 +82,7 @@ class Network {
     const size_t networks_, input_count_;
     int threads_;
     Budget budget_;
-    Arena arena_;                                                              // of the steps' weights
+    Arena arena_;                                                                    // of the steps' weights
     std::map<std::pair<std::type_index, Key>, std::shared_ptr<const void>> shared_;  // until `seal`
     std::vector<Value> values_;
     std::vector<std::unique_ptr<Step>> steps_;  // once `seal`ed: those that run once, then those of each network

@@ -47,7 +47,8 @@ void Affine::one(const Frame &frame, size_t network, size_t example) const {
     float *y = frame.get(output, network, example);
     const Finish finish = finishing_.of(network, 0);
     if (inner_ == 1) {
-        for (size_t i = 0; i < outer_; i++) frame.kernels.finish(x + i * channels_, finish, channels_, y + i * channels_);
+        for (size_t i = 0; i < outer_; i++)
+            frame.kernels.finish(x + i * channels_, finish, channels_, y + i * channels_);
         return;
     }
     for (size_t i = 0; i < outer_ * channels_; i++, x += inner_, y += inner_) {

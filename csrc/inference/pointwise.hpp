@@ -35,7 +35,9 @@ struct PoolAxis {
 
 class Pool : public ExampleStep {
    public:
-    Pool(size_t input, size_t output, size_t channels, PoolAxis rows, PoolAxis columns, bool average, Finishing finishing)
+    Pool(
+        size_t input, size_t output, size_t channels, PoolAxis rows, PoolAxis columns, bool average, Finishing finishing
+    )
         : ExampleStep({input}, output), channels_(channels), rows_(std::move(rows)), columns_(std::move(columns)),
           average_(average), finishing_(std::move(finishing)) {}
 

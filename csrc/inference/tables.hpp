@@ -24,9 +24,8 @@ BAYESBINN_INLINE int32_t eight_tables(__m256i q, uint8_t *tables) {
         _mm256_setr_epi64x(0x0100010001000100, 0x0101010101010101, 0x0100010001000100, 0x0101010101010101);
     const __m256i ones = _mm256_set1_epi8(1), low = _mm256_set1_epi16(31), none = _mm256_setzero_si256();
     // The sum of the negative q of each group: subtracting it turns a sum over set bits into one over agreeing signs.
-    const __m256i negative = _mm256_madd_epi16(
-        _mm256_maddubs_epi16(ones, _mm256_min_epi8(q, none)), _mm256_set1_epi16(1)
-    );
+    const __m256i negative =
+        _mm256_madd_epi16(_mm256_maddubs_epi16(ones, _mm256_min_epi8(q, none)), _mm256_set1_epi16(1));
 #pragma GCC unroll 4
     for (int pair = 0; pair < 4; pair++) {
         const __m256i first = _mm256_set1_epi16((short)(0x0100 + 0x0404 * pair));

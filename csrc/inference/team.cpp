@@ -40,8 +40,7 @@ void spin_until(Condition condition) {
 Team::Team(int threads) {
     try {
         others_.reserve((size_t)(threads > 1 ? threads - 1 : 0));
-        for (; threads_ < threads; threads_++)
-            others_.emplace_back([this, thread = threads_] { serve(thread); });
+        for (; threads_ < threads; threads_++) others_.emplace_back([this, thread = threads_] { serve(thread); });
     } catch (const std::system_error &) {  // too many threads, or no memory for another stack
     } catch (const std::bad_alloc &) {
     }

@@ -17,14 +17,14 @@ from bayesbinn.errors import InvalidInput, nearest
 NamedParameters = list[tuple[str, nn.Parameter]]
 Rule = Callable[[str, nn.Parameter], bool] | Collection[str]
 
-# Parameters of one dimension that a user chose to be binary. Methods get them without the model, as tensors.
+# One-dimensional parameters that the user chose to be binary. Methods see only the tensors, not the model.
 _ON_PURPOSE = WeakTensorKeyDictionary()
 
 BINARY_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, nn.modules.conv._ConvNd)
 
 
 def sign(x: Tensor) -> Tensor:
-    """``+1`` where ``x >= 0`` and ``-1`` elsewhere: never 0, also for ``-0.0``.
+    """``+1`` where ``x >= 0`` and ``-1`` elsewhere: never 0, not even for ``-0.0``.
 
     >>> sign(torch.tensor([-2.0, -0.0, 0.0, 3.0]))
     tensor([-1.,  1.,  1.,  1.])
@@ -33,7 +33,7 @@ def sign(x: Tensor) -> Tensor:
 
 
 def canonical_name(name: str) -> str:
-    """A parameter's name without what wrappers add to it.
+    """A parameter's name without the parts that wrappers add.
 
     ``DistributedDataParallel`` and ``DataParallel`` put ``module.`` in front, ``torch.compile``
     inserts ``_orig_mod.``.
@@ -53,17 +53,17 @@ def split_parameters(
     """Split a model's parameters into binary and real ones, as lists of ``(name, parameter)``.
 
     By default the weights of linear and convolution layers are binary and everything else
-    (biases, normalisation, embeddings) stays real.
+    (biases, normalization, embeddings) stays real.
 
     Args:
         model: any module.
         binary: overrides the rule: a predicate ``(name, parameter) -> bool``, or the names of
             the binary parameters.
         biases: also make the biases of linear and convolution layers binary, as the paper's
-            synthetic networks do. Only for the default rule.
+            synthetic networks do. Only with the default rule.
 
-    A parameter shared by two layers appears once. One that would be binary in one place and
-    real in the other is refused.
+    A parameter shared by two layers appears once. It is an error if it would be binary in one
+    place and real in the other.
 
     >>> model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     >>> binary, real = split_parameters(model)
@@ -97,7 +97,7 @@ def split_parameters(
 
 
 def is_binary_on_purpose(parameter: Tensor) -> bool:
-    """Whether `split_parameters`, when it last saw this bias or gain, was asked to make it binary."""
+    """Whether the last call of `split_parameters` on this bias or gain was asked to make it binary."""
     return parameter in _ON_PURPOSE
 
 
@@ -124,12 +124,12 @@ def _as_predicate(
 
 
 def check_binary(model: nn.Module, binary: Rule | None = None, *, biases: bool = False) -> int:
-    """Prove that a model's binary weights are exactly -1 and +1; return how many weights that is.
+    """Check that a model's binary weights are exactly -1 or +1; return the number of weights checked.
 
-    Takes the same rule as `split_parameters`. What counts is the weight that a layer uses: where a
-    parametrization, weight norm, spectral norm or pruning computes it from other parameters, the result
-    is checked. Where nothing would be proved, the model is refused: without any linear or convolution layer, with
-    a rule that chooses no parameter, or with one hook that works on the result of another.
+    Takes the same rule as `split_parameters`. What counts is the weight that a layer uses: if a parametrization, weight
+    norm, spectral norm or pruning computes it from other parameters, the result is checked. A model that cannot be
+    checked is rejected: one without a linear or convolution layer, one with a rule that selects no parameter, or one
+    with a hook that works on the result of another hook.
 
     >>> layer = nn.Linear(2, 2, bias=False)
     >>> with torch.no_grad():
@@ -144,8 +144,8 @@ def check_binary(model: nn.Module, binary: Rule | None = None, *, biases: bool =
         if bool(wrong.any()):
             example = dense[wrong][0].item()
             raise InvalidInput(
-                f"{name!r} is not binary: {int(wrong.sum())} of {dense.numel()} values differ from "
-                f"-1 and +1 (such as {example:g}); train it with a binary method or exempt it"
+                f"{name!r} is not binary: {int(wrong.sum())} of {dense.numel()} values are not "
+                f"-1 or +1 (for example {example:g}); train it with a binary method or exempt it"
             )
         count += dense.numel()
     return count
@@ -156,7 +156,7 @@ def _weights_in_use(model: nn.Module, binary: Rule | None, biases: bool) -> dict
     chosen = split_parameters(model, binary, biases=biases)[0]
     if binary is not None and not chosen:
         raise InvalidInput(
-            f"`binary` chooses no parameter of {type(model).__name__}, so there is nothing to check; name at least one"
+            f"`binary` selects no parameter of {type(model).__name__}, so there is nothing to check; name at least one"
         )
     computed: dict[str, Tensor] = {}
     computed_from: dict[nn.Parameter, str] = {}
@@ -189,12 +189,12 @@ def _place(prefix: str, kind: str) -> str:
 
 @torch.no_grad()
 def _computed_tensors(module: nn.Module) -> dict[str, tuple[Tensor, list[nn.Parameter]]]:
-    """Tensors that a module computes before it uses them, and the parameters it computes them from."""
+    """Tensors that a module computes before use, and the parameters it computes them from."""
     found: dict[str, tuple[Tensor, list[nn.Parameter]]] = {}
     if parametrize.is_parametrized(module):
         for kind, steps in module.parametrizations.items():  # type: ignore[operator, union-attr]
             found[kind] = getattr(module, kind), list(steps.parameters())
-    # Hooks leave the tensor of the last forward pass in the module; what the next one will use is computed here.
+    # Hooks leave the tensor of the last forward pass in the module; compute what the next one will use.
     for hook in module._forward_pre_hooks.values():
         if isinstance(hook, WeightNorm):
             found[hook.name] = hook.compute_weight(module), _parameters_named(module, hook.name, "_g", "_v")
@@ -211,31 +211,31 @@ def _parameters_named(module: nn.Module, kind: str, *endings: str) -> list[nn.Pa
     names = [kind + ending for ending in endings]
     for name in names:
         if name not in module._parameters:
-            # The two hooks run in the order of their registration: the outer one may use what the inner one left
-            # there in the forward pass before.
+            # The two hooks run in order of registration: the outer one may use what the inner one left there in the
+            # previous forward pass.
             raise InvalidInput(
-                f"{kind!r} of a {type(module).__name__} is computed from {name!r}, which is itself computed and no "
-                "parameter: nothing can be proved of it; remove one of the two (pruning, weight norm, spectral norm)"
+                f"{kind!r} of a {type(module).__name__} is computed from {name!r}, which is itself computed and "
+                "not a parameter, so it cannot be checked; remove one of the two (pruning, weight norm, spectral norm)"
             )
     return [getattr(module, name) for name in names]
 
 
 def _refuse_unknown_hooks(name: str, module: nn.Module, kind: str, computed: dict[str, Tensor]) -> None:
-    """A weight that is no parameter of its layer may be written by a hook that only a forward pass would run."""
+    """A weight that is not a parameter of its layer may be written by a hook that only a forward pass would run."""
     if kind not in module._parameters and name not in computed and module._forward_pre_hooks:
         raise InvalidInput(
-            f"{name!r} is not a parameter of its layer, and a forward hook may write it: nothing can be proved "
-            "of it; remove the hook and make the weight a parameter"
+            f"{name!r} is not a parameter of its layer, and a forward hook may write it, so it cannot be "
+            "checked; remove the hook and make the weight a parameter"
         )
 
 
 def check_owners(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
-    """Refuse a set of optimizers that overlaps on a parameter of `model` or leaves a trainable one out.
+    """Raise if two optimizers train the same parameter of `model`, or if none trains a trainable one.
 
     >>> model = nn.Linear(2, 2)
     >>> check_owners(model, torch.optim.SGD([model.weight], lr=0.1))
     Traceback (most recent call last):
-    bayesbinn.errors.InvalidInput: 'bias' is trained by no optimizer; ...
+    bayesbinn.errors.InvalidInput: no optimizer trains 'bias'; ...
     """
     owners: dict[Tensor, list[str]] = {}
     for optimizer in optimizers:
@@ -246,9 +246,7 @@ def check_owners(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
         if len(mine) > 1:
             raise InvalidInput(f"{name!r} is trained by {' and '.join(mine)}; give it to one optimizer")
         if not mine and parameter.requires_grad:
-            raise InvalidInput(
-                f"{name!r} is trained by no optimizer; pass it to one, or freeze it with requires_grad_(False)"
-            )
+            raise InvalidInput(f"no optimizer trains {name!r}; pass it to one, or freeze it with requires_grad_(False)")
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:

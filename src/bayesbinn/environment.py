@@ -1,16 +1,40 @@
-"""What this installation runs on: versions, processor, kernels."""
+"""What this installation runs on: versions, processor, kernels, and which optional packages there are."""
 
 from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
+from typing import Any
 
 import bayesbinn
+from bayesbinn.errors import MissingDependency, how_to_install
+
+
+def need(module: str, purpose: str, extra: str = "train") -> Any:
+    """An optional module, or one line that says what to install: `extra` is the part of this package that has it.
+
+    >>> need("json", "reading JSON").loads("[1]")
+    [1]
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise MissingDependency(f"{purpose} needs {package}: {how_to_install(extra)}") from error
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe() -> dict[str, str | int]:
     """The facts that a bug report or a benchmark needs."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and the runtime does without it
+
     facts: dict[str, str | int] = {
         "bayesbinn": bayesbinn.__version__,
         "python": platform.python_version(),
@@ -29,7 +53,7 @@ def describe() -> dict[str, str | int]:
         from bayesbinn.kernels import native
 
         facts["threads"] = torch.get_num_threads()
-        facts["kernels"] = f"native, {native.isa()}" if native.available else "torch twin"
+        facts["kernels"] = f"native, {native.isa()}" if native.available else "torch reference"
         facts["why"] = native.reason or f"built at installation for this machine; they run on {native.threading()}"
     return facts
 

@@ -1,12 +1,12 @@
-"""The errors a user can cause, and text that is safe to show.
+"""Errors that a user can cause, and text that is safe to print.
 
 Every message says what was received, what is allowed and what to do.
 
-All of them derive from `BayesbinnError`; each also derives from the built-in error that a
+All errors derive from `BayesbinnError`; each also derives from the built-in error that a
 PyTorch user would expect, so that existing ``except ValueError`` clauses keep working.
 
-Names of columns, classes and files come from data that somebody else may have written. In a terminal an escape
-sequence can move the cursor, retitle the window or hide a line; in a spreadsheet a cell that starts with ``=`` is a
+The names of columns, classes and files come from data that someone else may have written. In a terminal, an escape
+sequence can move the cursor, retitle the window or hide a line; in a spreadsheet, a cell that starts with ``=`` is a
 formula. `printable` and `csv_safe` make such text harmless.
 """
 
@@ -18,15 +18,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-# Control characters, line separators, changes of the writing direction, and the surrogates that stand for bytes of a
-# file name that are not UTF-8: the first three act on the terminal, the last cannot be printed at all.
+# Control characters, line separators, text-direction overrides, and the surrogates that represent non-UTF-8 bytes in a
+# file name. The first three affect the terminal; the last cannot be printed at all.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _FORMULA = re.compile("[=+\\-@\t\r\n]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def printable(text: str, *, keep_lines: bool = False) -> str:
-    r"""The text with every control character written as an escape; `keep_lines` leaves line breaks as they are.
+    r"""The text with every control character written as an escape; `keep_lines` keeps line breaks.
 
     >>> print(printable("a\x1b[31mred\n"))
     a\x1b[31mred\n
@@ -43,7 +43,7 @@ def _escaped(character: str, keep_lines: bool) -> str:
 
 
 def csv_safe(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula: such text gets a leading single quote; a number stays as it is.
+    """A cell that no spreadsheet treats as a formula: such text gets a leading single quote; numbers are unchanged.
 
     >>> csv_safe("=1+1"), csv_safe("-1.5"), csv_safe("rose")
     ("'=1+1", '-1.5', 'rose')
@@ -52,10 +52,10 @@ def csv_safe(text: str) -> str:
 
 
 class BayesbinnError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base class of every error this package raises on purpose."""
 
     def __str__(self) -> str:
-        """One line, with the control characters of any name in it shown as escapes."""
+        """One line, with control characters shown as escapes."""
         return printable(super().__str__())
 
 
@@ -64,15 +64,15 @@ class InvalidInput(BayesbinnError, ValueError):
 
 
 class InvalidUse(BayesbinnError, RuntimeError):
-    """A call at the wrong moment, such as `step()` before any sample was drawn."""
+    """A call at the wrong time, such as `step()` before a sample was drawn."""
 
 
 class InvalidFile(BayesbinnError, ValueError):
-    """A file that is damaged, truncated or of another kind."""
+    """A file that is damaged, truncated or of the wrong kind."""
 
 
 class TooMuchMemory(BayesbinnError, MemoryError):
-    """More memory than the caller allows or the machine has; refused before it is taken where that can be known."""
+    """More memory than the caller allows or the machine has; raised before allocating where that can be known."""
 
 
 class NonFiniteGradient(BayesbinnError, FloatingPointError):
@@ -80,19 +80,19 @@ class NonFiniteGradient(BayesbinnError, FloatingPointError):
 
 
 class BayesbinnWarning(UserWarning):
-    """Base of every warning: the result is valid but probably not what was wanted. One line, with the remedy."""
+    """Base class of every warning: the result is valid but probably not what you wanted. One line, with the remedy."""
 
 
 class SaturatedPosterior(BayesbinnWarning):
-    """Samples were asked for, and every one of them is the mode."""
+    """Several samples were requested, but all of them equal the mode."""
 
 
 class CalibrationWarning(BayesbinnWarning):
-    """A calibration that rests on too few rows."""
+    """A calibration based on too few rows."""
 
 
 class StuckTraining(BayesbinnWarning):
-    """Training that cannot get away from its start, or did not."""
+    """Training that cannot move away from its initial state, or did not."""
 
 
 class MissingDependency(BayesbinnError, ImportError):
@@ -100,7 +100,7 @@ class MissingDependency(BayesbinnError, ImportError):
 
 
 def how_to_install(extra: str) -> str:
-    """What to type for an optional part of the package; the constraints keep torch from fetching CUDA's libraries.
+    """The command that installs an optional part; the constraints file keeps torch from pulling in the CUDA libraries.
 
     >>> how_to_install("onnx")
     "pip install -c constraints.txt '.[onnx]' in a clone of the repository"
@@ -109,7 +109,7 @@ def how_to_install(extra: str) -> str:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """A hint for a misspelt name: `` Did you mean 'lr'?`` or an empty string.
+    """A hint for a misspelled name: `` Did you mean 'lr'?`` or an empty string.
 
     >>> nearest("moment", ["momentum", "lr"])
     " Did you mean 'momentum'?"
@@ -119,7 +119,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def show_warnings_as_lines() -> None:
-    """Print this package's warnings as one line each, without the place in the code: for the command line."""
+    """Print each of this package's warnings as one line, without the source location, for the command line."""
     usual = warnings.formatwarning
 
     def formatted(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:

@@ -1,13 +1,13 @@
-"""Files are written whole or not at all.
+"""Atomic file writing: a file is written whole or not at all.
 
-The content goes to a new file in the same folder, under a name nobody else has. Once it is on the disk, a rename puts
-it in the place of the old file. Readers see the old file or the new one, whatever happens to the writer.
+The content goes to a new file with a unique name in the same folder. Once it is on disk, a rename replaces the old
+file. Readers see either the old file or the new one, whatever happens to the writer.
 
-The writer holds a lock on its unfinished file. The system drops that lock when a process ends, however it ends, so
-the next writer can tell what a killed one left behind from what a living one is still writing.
+The writer holds a lock on its unfinished file. The system releases that lock when the process ends, however it ends, so
+the next writer can tell files left by a killed process from those still being written.
 
-Checkpoints and posteriors also carry a SHA-256 of their own content (`seal_zip`, `seal_safetensors`), so that a file
-that was damaged on the disk is refused. Files of older versions have none and are read as they are.
+Checkpoints and posteriors also carry a SHA-256 of their content (`seal_zip`, `seal_safetensors`), so that a file
+damaged on disk is rejected. Files from older versions have no checksum and are read without the check.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from bayesbinn.errors import BayesbinnError, InvalidFile
 
 SUFFIX = ".partial"
 _MAX_STEM = 200
-"""Bytes of the target's name in the unfinished file's: file systems allow 255 in all."""
+"""Bytes of the target's name kept in the unfinished file's name: file systems allow 255 in total."""
 _PATIENCE = 10.0
-"""Seconds. Who holds a folder's lock for longer is no writer of this package."""
+"""Seconds. No writer of this package holds a folder's lock for longer."""
 _SAFETENSORS_LEFTOVER = re.compile(r"\.tmp[A-Za-z0-9]{6}")
-"""The temporary files of the safetensors library."""
+"""Temporary files of the safetensors library."""
 
 
 def write_whole(path: str | Path, content: bytes | bytearray | memoryview) -> None:
-    """Write a file, or fail with one line and leave the old one as it was.
+    """Write a file, or fail with a one-line error and leave the old file unchanged.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +50,7 @@ def write_whole(path: str | Path, content: bytes | bytearray | memoryview) -> No
 
 
 def write_together(contents: Sequence[tuple[str | Path, bytes | bytearray | memoryview]]) -> None:
-    """Write files that belong together: none takes its place before all of them are on the disk."""
+    """Write files that belong together: none is moved into place before all of them are on disk."""
     current = Path(contents[0][0])
     try:
         with ExitStack() as stack:
@@ -61,7 +61,7 @@ def write_together(contents: Sequence[tuple[str | Path, bytes | bytearray | memo
                 new.write(content)
                 written.append(new)
             if len(written) > 1:
-                # Of two processes that write the same files, one is the last for all of them.
+                # If two processes write the same files, all of the final files come from the same process.
                 stack.enter_context(_alone_in(written[0].path.parent))
             for new in written:
                 current = new.path
@@ -74,7 +74,7 @@ def write_together(contents: Sequence[tuple[str | Path, bytes | bytearray | memo
 def replacing(path: str | Path) -> Iterator[Path]:
     """A path to write to, for libraries that open files themselves. It replaces `path` when the block succeeds.
 
-    An error in the block leaves the old file as it was. One about files or disks becomes a single line.
+    An error in the block leaves the old file unchanged. I/O errors become a one-line message.
     """
     try:
         with beside(path) as unfinished:
@@ -89,22 +89,22 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def beside(path: str | Path) -> Iterator[Path]:
-    """As `replacing`, with all errors as they come."""
+    """Like `replacing`, but errors pass through unchanged."""
     with _NewFile(Path(path)) as new:
         yield new.unfinished
         new.publish()
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; a failure is one line."""
+    """Create a folder and its parents; a failure gives a one-line error."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidFile(f"{folder}: the folder cannot be made ({reason_of(error)})") from None
+        raise InvalidFile(f"{folder}: cannot create the folder ({reason_of(error)})") from None
 
 
 def system_error(error: BaseException) -> OSError | None:
-    """The failed system call behind an error: libraries raise their own errors on the way out of a full disk."""
+    """The failed system call behind an error: on a full disk, libraries raise their own errors on top of it."""
     found: OSError | None = None
     seen: BaseException | None = error
     while seen is not None:
@@ -129,7 +129,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove what killed processes left in a folder; only for the folder's one owner."""
+    """Remove what killed processes left in a folder. Only the folder's owner may call this."""
     for entry in _entries(folder):
         if entry.endswith(SUFFIX):
             _remove_abandoned(folder / entry)
@@ -139,13 +139,13 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def _failed(path: Path, error: BaseException) -> InvalidFile:
-    # Not Path.is_file, which raises for a name that is too long.
+    # Not Path.is_file, which raises if the name is too long.
     kept = "; the previous one is untouched" if os.path.isfile(path) else ""
     return InvalidFile(f"{path}: could not be written ({reason_of(error)}){kept}")
 
 
 class _NewFile:
-    """A file that takes the place of another one when it is published, and is removed if it is not."""
+    """A file that replaces another one when it is published, and is removed if it is not."""
 
     def __init__(self, path: Path) -> None:
         self.path = _destination(path)
@@ -156,17 +156,17 @@ class _NewFile:
         self._clear_abandoned()
         while True:
             self.unfinished = self.path.with_name(f"{self._stem}.{secrets.token_hex(4)}{SUFFIX}")
-            # The mode that `open` would give; a link that waits under this name is an error, not a target.
+            # The mode that `open` would use; an existing link with this name is an error, not a target.
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
                 self._descriptor = os.open(self.unfinished, flags, 0o666)
             except FileExistsError:
                 continue
-            with suppress(OSError):  # some network file systems have no locks; then nothing is ever cleared
+            with suppress(OSError):  # some network file systems have no locks; nothing is ever cleared there
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             if os.path.lexists(self.unfinished):
                 return self
-            os.close(self._descriptor)  # a clearing process saw it before it was locked
+            os.close(self._descriptor)  # another process cleared it before it was locked
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if not self._published:
@@ -182,8 +182,8 @@ class _NewFile:
         os.fsync(self._descriptor)
 
     def publish(self) -> None:
-        """Put the content on the disk and the file in its place."""
-        # A library may have replaced the file rather than written to it.
+        """Sync the content to disk and move the file into place."""
+        # A library may have replaced the file instead of writing to it.
         descriptor = os.open(self.unfinished, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -202,7 +202,7 @@ class _NewFile:
 
 
 def _destination(path: Path) -> Path:
-    """Where the file itself is: a link is written through, as `open` does. Only a file can be replaced by a file."""
+    """The path of the real file: links are followed, as `open` does. Only a regular file can be replaced."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -210,10 +210,10 @@ def _destination(path: Path) -> Path:
     except OSError as error:
         raise _failed(path, error) from None
     if stat.S_ISDIR(mode):
-        raise InvalidFile(f"{path}: it is a folder; name a file in it")
+        raise InvalidFile(f"{path}: this is a folder; name a file in it")
     if not stat.S_ISREG(mode):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
-        raise InvalidFile(f"{path}: it is {kind}; name an ordinary file, which is replaced as a whole")
+        raise InvalidFile(f"{path}: this is {kind}; name a regular file, because the file is replaced as a whole")
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
@@ -225,14 +225,14 @@ def _entries(folder: Path) -> list[str]:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove an unfinished file unless its writer lives."""
+    """Remove an unfinished file unless its writer is still alive."""
     with suppress(OSError):
         if not stat.S_ISREG(path.lstat().st_mode):
             return
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()  # the same file: its name is drawn by chance and never used again
+            path.unlink()  # still the same file: its name is random and never reused
         finally:
             os.close(descriptor)
 
@@ -248,7 +248,7 @@ def _open_folder(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system drops when a process ends. Without one, go on after a while."""
+    """Hold the folder's lock, which the system releases when a process ends. Without it, continue after a timeout."""
     with ExitStack() as stack:
         with suppress(OSError):
             descriptor = stack.enter_context(_open_folder(folder))
@@ -262,7 +262,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-DAMAGED = "its checksum does not fit: the file is damaged"
+DAMAGED = "checksum mismatch: the file is damaged"
 
 
 KEY = "checksum"
@@ -284,11 +284,11 @@ _COMMENT = b"bayesbinn sha256 "
 
 
 _MAX_HEADER = 100_000_000
-"""Bytes, as the safetensors library has it."""
+"""Bytes; the same limit as in the safetensors library."""
 
 
 def seal_zip(archive: bytes | bytearray | memoryview) -> bytearray:
-    """An archive without a comment, with its digest as the comment."""
+    """Add the digest of an archive without a comment as its comment."""
     content = bytearray(archive)
     if not _ends_without_comment(content):
         raise ValueError("not a zip archive without a comment")
@@ -299,7 +299,7 @@ def seal_zip(archive: bytes | bytearray | memoryview) -> bytearray:
 
 
 def check_zip(content: bytes) -> None:
-    """Refuse an archive that has changed since `seal_zip`. One that was never sealed passes."""
+    """Reject an archive that has changed since `seal_zip`. One that was never sealed passes."""
     if _ends_without_comment(content):
         return
     seal = content[-_DIGITS - len(_COMMENT) : -_DIGITS]
@@ -313,7 +313,7 @@ def _ends_without_comment(content: bytes | bytearray) -> bool:
 
 
 def seal_safetensors(plain: bytes, metadata: dict[str, str]) -> bytearray:
-    """A safetensors file without metadata, with this metadata and its digest: the same input gives the same bytes."""
+    """Add metadata and the digest to a safetensors file without metadata. The same input gives the same bytes."""
     length = int.from_bytes(plain[:8], "little")
     header = {"__metadata__": {**metadata, KEY: _ZEROS.decode()}, **json.loads(plain[8 : 8 + length])}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
@@ -325,9 +325,9 @@ def seal_safetensors(plain: bytes, metadata: dict[str, str]) -> bytearray:
 
 
 def check_safetensors(content: bytes, was_never_sealed: Callable[[dict[str, str]], bool]) -> dict[str, str]:
-    """The metadata of a file, refused if it has changed since `seal_safetensors`.
+    """Return the metadata of a file; reject the file if it has changed since `seal_safetensors`.
 
-    `was_never_sealed` tells from metadata without a digest whether it is that of an older file.
+    `was_never_sealed` decides whether metadata without a digest comes from an older version.
     """
     header = _header_of(content)
     metadata = json.loads(header).get("__metadata__", {})
@@ -348,12 +348,12 @@ def check_safetensors(content: bytes, was_never_sealed: Callable[[dict[str, str]
 def _header_of(content: bytes) -> bytes:
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(len(content) - 8, _MAX_HEADER):
-        raise InvalidFile("it is cut off, or no safetensors file")
+        raise InvalidFile("the file is truncated or not a safetensors file")
     return content[8 : 8 + length]
 
 
 def _place_of_digits(header: bytes, digits: bytes) -> int:
-    # Only one place can follow the key: within a JSON string the quotes would be escaped.
+    # Only one match is possible: inside a JSON string, the quotes would be escaped.
     found: Any = re.search(rb'"' + KEY.encode() + rb'":"(' + digits + rb')"', header)
     if found is None:
         raise InvalidFile(DAMAGED)

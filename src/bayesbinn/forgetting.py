@@ -1,7 +1,7 @@
-"""What a network keeps of earlier tasks: metrics of continual learning on a matrix of accuracies.
+"""Continual-learning metrics, computed from a matrix of accuracies: how much a network keeps of earlier tasks.
 
-R[i, j] is the accuracy, in percent, on task j after training on task i, both counted from 0. NaN stands
-for "not measured" and is allowed wherever a metric does not look.
+R[i, j] is the accuracy, in percent, on task j after training on task i, both counted from 0. NaN means "not measured"
+and is allowed in entries that a metric does not use.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Since = Literal["learned", "best"]
 
 
 class _Missing(InvalidInput):
-    """The matrix is sound but lacks what this metric needs."""
+    """The matrix is valid but lacks an entry that this metric needs."""
 
 
 def average_accuracy(R: npt.ArrayLike) -> float:
-    """The mean over all tasks of the accuracy at the end: ACC of Lopez-Paz and Ranzato (2017).
+    """The mean final accuracy over all tasks: ACC of Lopez-Paz and Ranzato (2017).
 
     >>> average_accuracy([[90, 10], [70, 80]])  # (70 + 80) / 2
     75.0
@@ -33,20 +33,20 @@ def average_accuracy(R: npt.ArrayLike) -> float:
 
 
 def last_accuracy(R: npt.ArrayLike, tasks: int = 5) -> float:
-    """The mean accuracy at the end over the last `tasks` tasks only, or over all where there are fewer.
+    """The mean final accuracy over the last `tasks` tasks only, or over all tasks if there are fewer.
 
     >>> last_accuracy([[90, 10, 10], [80, 80, 10], [10, 60, 90]], tasks=2)  # (60 + 90) / 2
     75.0
     """
     matrix = _matrix(R)
     if tasks < 1:
-        raise InvalidInput(f"tasks={tasks}: it must be 1 or more")
+        raise InvalidInput(f"tasks={tasks}: must be 1 or more")
     count = len(matrix)
     return float(_last_row(matrix, "last_accuracy", np.arange(max(count - tasks, 0), count)).mean())
 
 
 def learning_accuracy(R: npt.ArrayLike) -> float:
-    """The mean over all tasks of the accuracy just after learning each.
+    """The mean over all tasks of the accuracy right after learning each one.
 
     >>> learning_accuracy([[90, 10], [70, 80]])  # (90 + 80) / 2
     85.0
@@ -56,11 +56,11 @@ def learning_accuracy(R: npt.ArrayLike) -> float:
 
 
 def forgetting(R: npt.ArrayLike, since: Since = "learned") -> float:
-    """The mean over all tasks but the last of the accuracy that was lost by the end.
+    """The accuracy lost by the end, averaged over all tasks but the last.
 
     Lost since the task was ``"learned"``: R[j, j] − R[T−1, j]. Lost since its ``"best"``, as Chaudhry et
-    al. (2018) define it: max over all rows i < T−1 of R[i, j], less R[T−1, j]; rows that were not measured
-    do not count, but the diagonal must be there.
+    al. (2018) define it: max over all rows i < T−1 of R[i, j], minus R[T−1, j]. Rows that were not measured are
+    ignored, but the diagonal must be present.
 
     >>> R = [[80, 10, 10], [90, 70, 10], [60, 40, 95]]
     >>> forgetting(R)  # ((80 − 60) + (70 − 40)) / 2
@@ -80,7 +80,7 @@ def forgetting(R: npt.ArrayLike, since: Since = "learned") -> float:
 
 
 def backward_transfer(R: npt.ArrayLike) -> float:
-    """BWT of Lopez-Paz and Ranzato (2017): what later tasks added to earlier ones, usually below 0.
+    """BWT of Lopez-Paz and Ranzato (2017): how much later tasks improved earlier ones; usually negative.
 
     The mean over j < T−1 of R[T−1, j] − R[j, j].
 
@@ -94,7 +94,7 @@ def backward_transfer(R: npt.ArrayLike) -> float:
 
 
 def forward_transfer(R: npt.ArrayLike, baseline: npt.ArrayLike) -> float:
-    """FWT of Lopez-Paz and Ranzato (2017): what earlier tasks gave to those not yet trained on.
+    """FWT of Lopez-Paz and Ranzato (2017): how much earlier tasks helped those not yet trained on.
 
     The mean over j ≥ 1 of R[j−1, j] − b[j]; `baseline` holds b, the untrained network's accuracy on each
     task, in percent.
@@ -110,12 +110,12 @@ def forward_transfer(R: npt.ArrayLike, baseline: npt.ArrayLike) -> float:
     later = _all_but_the_last(matrix, "forward_transfer") + 1
     before = _needed(matrix, "forward_transfer", later - 1, later)
     for task in later[np.isnan(start[later])]:
-        raise _Missing(f"baseline[{task}] is NaN and forward_transfer needs it: measure the untrained network there")
+        raise _Missing(f"baseline[{task}] is NaN but forward_transfer needs it; measure the untrained network on it")
     return float((before - start[later]).mean())
 
 
 def summary(R: npt.ArrayLike, baseline: npt.ArrayLike | None = None) -> dict[str, float | None]:
-    """Every metric by name. None where R lacks an entry or a second task, or where no baseline is given.
+    """Every metric by name; None if R lacks a needed entry or a second task, or if no baseline is given.
 
     >>> summary([[90, np.nan], [70, 80]])["forgetting_since_learned"]  # 90 − 70
     20.0
@@ -147,7 +147,7 @@ def _matrix(R: npt.ArrayLike) -> Matrix:
     matrix = _numbers("R", R)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
         raise InvalidInput(
-            f"R has shape {matrix.shape}; [tasks, tasks] is needed, a row for each task trained on, NaN if not measured"
+            f"R has shape {matrix.shape}; expected [tasks, tasks] with one row per task trained on, NaN if not measured"
         )
     _check_range("R", matrix)
     return matrix
@@ -158,7 +158,7 @@ def _numbers(name: str, values: npt.ArrayLike) -> Matrix:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:100]
-        raise InvalidInput(f"{name} is not an array of numbers ({reason}): give accuracies in percent") from error
+        raise InvalidInput(f"{name} is not an array of numbers ({reason}); pass accuracies in percent") from error
 
 
 def _check_range(name: str, values: Matrix) -> None:
@@ -185,7 +185,7 @@ def _needed(matrix: Matrix, metric: str, rows: npt.NDArray[Any], columns: npt.ND
     values: Matrix = matrix[rows, columns]
     for k in np.flatnonzero(np.isnan(values)):
         raise _Missing(
-            f"R[{rows[k]}, {columns[k]}] is NaN and {metric} needs it: "
+            f"R[{rows[k]}, {columns[k]}] is NaN but {metric} needs it; "
             f"measure task {columns[k]} after training on task {rows[k]}"
         )
     return values

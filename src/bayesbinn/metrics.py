@@ -1,4 +1,4 @@
-"""How good and how honest predictions are. All functions take torch tensors or NumPy arrays."""
+"""How accurate and how well calibrated predictions are. All functions take torch tensors or NumPy arrays."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bayesbinn.errors import InvalidInput, nearest
 
 Array = npt.NDArray[Any]
 
-# The rounding that a row of float16 probabilities may carry.
+# The rounding error that a row of float16 probabilities may have.
 _SUM_TOLERANCE = 1e-2
 
 
 def accuracy(probabilities: Any, targets: Any) -> float:
-    """The fraction of inputs whose likeliest class is the target.
+    """The fraction of inputs whose most likely class is the target.
 
     >>> accuracy(np.array([[0.8, 0.2], [0.6, 0.4]]), np.array([0, 1]))
     0.5
@@ -27,7 +27,7 @@ def accuracy(probabilities: Any, targets: Any) -> float:
 
 
 def recall_per_class(probabilities: Any, targets: Any) -> dict[int, float]:
-    """By class: the fraction of its inputs that are recognised. Classes without an input are left out.
+    """The fraction of each class's inputs that are classified correctly. Classes without inputs are omitted.
 
     >>> p = np.array([[0.8, 0.2], [0.6, 0.4], [0.3, 0.7], [0.9, 0.1]])
     >>> recall_per_class(p, np.array([0, 0, 1, 1]))
@@ -39,9 +39,9 @@ def recall_per_class(probabilities: Any, targets: Any) -> dict[int, float]:
 
 
 def balanced_accuracy(probabilities: Any, targets: Any) -> float:
-    """The mean of the classes' recalls, so that a rare class counts as much as a common one.
+    """The mean recall over the classes, so that a rare class counts as much as a common one.
 
-    Always guessing the same of k classes gives 1/k, however common it is.
+    Always guessing the same one of k classes gives 1/k, however common that class is.
 
     >>> balanced_accuracy(np.array([[0.8, 0.2], [0.6, 0.4], [0.7, 0.3]]), np.array([0, 0, 1]))
     0.5
@@ -51,7 +51,7 @@ def balanced_accuracy(probabilities: Any, targets: Any) -> float:
 
 
 def majority_accuracy(targets: Any) -> float:
-    """The accuracy of always guessing the most common class, below which nothing was learned.
+    """The accuracy of always guessing the most common class. A model below this has learned nothing.
 
     >>> majority_accuracy(np.array([0, 1, 1, 1]))
     0.75
@@ -65,7 +65,7 @@ def majority_accuracy(targets: Any) -> float:
 def nll(probabilities: Any, targets: Any) -> float:
     """Negative log-likelihood: the mean of −log p(target), in nats.
 
-    A probability that was rounded to 0 counts as the smallest normal float32, so that the result
+    A probability rounded to 0 counts as the smallest normal float32, so that the result
     stays finite (at most 87.3 per input).
 
     >>> round(nll(np.array([[0.5, 0.5], [0.25, 0.75]]), np.array([0, 1])), 4)  # (log 2 + log 4/3) / 2
@@ -77,7 +77,7 @@ def nll(probabilities: Any, targets: Any) -> float:
 
 
 def brier(probabilities: Any, targets: Any) -> float:
-    """The mean of Σₖ (pₖ − [k is the target])²: 0 is perfect, 2 the worst.
+    """The mean of Σₖ (pₖ − [k is the target])²: 0 is perfect, 2 is the worst.
 
     >>> round(brier(np.array([[0.8, 0.2]]), np.array([1])), 4)  # 0.8² + 0.8²
     1.28
@@ -91,9 +91,8 @@ def brier(probabilities: Any, targets: Any) -> float:
 def ece(probabilities: Any, targets: Any, n_bins: int = 15) -> float:
     """Expected calibration error: Σ over bins of (share of inputs)·|accuracy − mean confidence|.
 
-    Confidence is the likeliest class's probability. The bins have equal width and include their
-    lower edge; a confidence of exactly 1 has a bin of its own. That is torchmetrics' definition, up to
-    the rounding of the edges.
+    Confidence is the probability of the most likely class. The bins have equal width and include their lower edge; a
+    confidence of exactly 1 has a separate bin. This is the definition in torchmetrics, up to the rounding of the edges.
 
     >>> p = np.array([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
     >>> round(ece(p, np.array([0, 1, 1, 1])), 4)  # ½·|0.5 − 0.9| + ½·|1 − 0.6|
@@ -101,9 +100,9 @@ def ece(probabilities: Any, targets: Any, n_bins: int = 15) -> float:
     """
     p, y = _checked(probabilities, targets)
     if n_bins < 1:
-        raise InvalidInput(f"n_bins={n_bins}: it must be 1 or more")
+        raise InvalidInput(f"n_bins={n_bins}: must be 1 or more")
     confidence, correct = p.max(axis=1), p.argmax(axis=1) == y
-    # The float32 number 0.7 lies below the float64 edge 0.7: round the edges as the confidences were.
+    # The float32 number 0.7 is below the float64 edge 0.7: round the edges the way the confidences were rounded.
     wide = "float64" in str(getattr(probabilities, "dtype", "float64"))
     edges = np.linspace(0, 1, n_bins + 1).astype(np.float64 if wide else np.float32)
     index = np.searchsorted(edges, confidence.clip(0, 1), side="right") - 1
@@ -112,7 +111,7 @@ def ece(probabilities: Any, targets: Any, n_bins: int = 15) -> float:
 
 
 def ood_auroc(scores_in: Any, scores_out: Any) -> float:
-    """How well a score tells unfamiliar inputs from familiar ones: P(score_out > score_in), ties counting half.
+    """How well a score separates unfamiliar from familiar inputs: P(score_out > score_in), with ties counting half.
 
     A higher score means "more out of distribution": entropy or mutual information, not confidence.
 
@@ -126,7 +125,7 @@ def ood_auroc(scores_in: Any, scores_out: Any) -> float:
 
 
 def flip_ratio(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """The fraction of binary weights whose sign differs between two moments, such as two steps of training.
+    """The fraction of binary weights whose sign differs between two points in time, such as two training steps.
 
     Both are weights of ±1 by parameter name, as ``posterior.mode()`` returns them.
 
@@ -149,7 +148,7 @@ def flip_ratio(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
 
 
 def _numpy(values: Any) -> Array:
-    """NumPy has no bfloat16: torch's small floats are widened first."""
+    """Convert to NumPy; torch floats are widened first because NumPy has no bfloat16."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         values = values.double() if values.is_floating_point() else values
@@ -164,14 +163,14 @@ def _checked(probabilities: Any, targets: Any) -> tuple[Array, Array]:
     if y.shape != p.shape[:1]:
         raise InvalidInput(f"targets have shape {y.shape} for {len(p)} inputs; one class per input is needed")
     if not np.issubdtype(y.dtype, np.integer):
-        raise InvalidInput(f"targets are {y.dtype}; they must be integers, the classes counted from 0")
+        raise InvalidInput(f"targets are {y.dtype}; they must be integers, with classes counted from 0")
     if y.min() < 0 or y.max() >= p.shape[1]:
-        raise InvalidInput(f"targets lie between {y.min()} and {y.max()}; there are classes 0 to {p.shape[1] - 1}")
+        raise InvalidInput(f"targets range from {y.min()} to {y.max()}; the classes are 0 to {p.shape[1] - 1}")
     sums = p.sum(axis=1)
     if not (np.isfinite(sums).all() and p.min() >= 0 and np.abs(sums - 1).max() <= _SUM_TOLERANCE):
         raise InvalidInput(
             f"probabilities range from {p.min():g} to {p.max():g} with row sums from {sums.min():g} to {sums.max():g}; "
-            "each row must be 0 or more and add up to 1: apply softmax to logits first"
+            "values must be 0 or more and each row must sum to 1; apply softmax to logits first"
         )
     return p, y
 
@@ -188,5 +187,5 @@ def _scores(name: str, values: Any) -> Array:
 def _weights(name: str, values: Any) -> Array:
     weights = _numpy(values)
     if not (np.abs(weights) == 1).all():
-        raise InvalidInput(f"{name!r} holds other values than -1 and +1; pass binary weights")
+        raise InvalidInput(f"{name!r} has values other than -1 and +1; pass binary weights")
     return weights

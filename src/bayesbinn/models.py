@@ -10,29 +10,24 @@ tables: ReLU, max-pooling, BatchNorm. BatchNorm has no gain and no bias, and the
 `table_mlp` and `output_affine` are not the paper's: they are for other people's data, whose classes need not be
 equally frequent. A BatchNorm without a shift gives every class the same mean logit, so no network that ends in one can
 say that a class is rare.
+
+Each network states above its function which data it fits and which settings of an experiment it takes, so that a new
+one touches no other file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from math import prod
+from typing import Any, Literal, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import InvalidInput, nearest
 
 Order = Literal["authors", "paper"]
-
-NETWORKS = {
-    "table_mlp": "tables and arrays of any shape; classes or one quantity",
-    "mnist_mlp": "arrays of any shape, flattened; classes or one quantity",
-    "continual_mlp": "arrays of any shape, flattened, in streams of tasks; classes or one quantity",
-    "vgg": "images (channels, height, width) of any size; classes or one quantity",
-    "lrnet_mnist": "images of 1×28×28 pixels; classes or one quantity",
-    "lrnet_cifar10": "images of 3×32×32 pixels; classes or one quantity",
-    "synthetic_mlp": "tables and arrays of any shape; two classes or one quantity",
-}
-"""The networks that experiments name, and the data that they fit."""
 
 # BatchNorm's momentum and ε as the authors set them.
 _MLP = (0.15, 1e-4)
@@ -43,6 +38,111 @@ _TABLE = (0.1, 1e-5)
 Parts = tuple[str, ...]
 _ORDERS: dict[str, Parts] = {"authors": ("pool", "norm", "relu"), "paper": ("relu", "pool", "norm")}
 _LRNET_ORDERS: dict[str, Parts] = {"authors": ("norm", "relu", "pool"), "paper": _ORDERS["paper"]}
+
+
+# ---- how a network fits data and loss --------------------------------------------------------------
+
+
+class Data(Protocol):
+    """What a network is fitted to: a data set, or what a run remembers of one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def task(self) -> str: ...
+
+
+Fit = Callable[[str, Data], dict[str, Any]]
+"""From a network's name and the data to the arguments that the data decide; data that do not fit are refused."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network that experiments name."""
+
+    make: Callable[..., nn.Sequential]
+    fits: str
+    """Which data, in words."""
+    fit: Fit
+    settings: tuple[str, ...]
+    """Of an experiment's `model` section: those that `make` takes."""
+    single: bool
+    """Whether it has one output, so that one logit stands for two classes."""
+
+
+REGISTRY: dict[str, Network] = {}
+_Maker = TypeVar("_Maker", bound=Callable[..., nn.Sequential])
+
+
+def network(fits: str, fit: Fit, *settings: str, single: bool = False) -> Callable[[_Maker], _Maker]:
+    """Register the function below as a network that experiments can name."""
+
+    def register(make: _Maker) -> _Maker:
+        REGISTRY[make.__name__] = Network(make, fits, fit, settings, single)
+        return make
+
+    return register
+
+
+def named(name: str) -> Network:
+    """A network of the registry."""
+    if name not in REGISTRY:
+        raise InvalidInput(f"there is no network {name!r}.{nearest(name, REGISTRY)}")
+    return REGISTRY[name]
+
+
+def fitted(name: str, settings: Any, data: Data) -> nn.Sequential:
+    """A network by name, with these settings (those that it does not take do not matter), fitted to the data."""
+    found = named(name)
+    chosen = {setting: getattr(settings, setting) for setting in found.settings}
+    return found.make(**found.fit(name, data), **chosen)
+
+
+def loss_for(name: str, task: str) -> str:
+    """The loss that a task asks for and that the network's output fits."""
+    if task == "regression":
+        return "mse"
+    return "binary_cross_entropy" if named(name).single else "cross_entropy"
+
+
+def _outputs(data: Data) -> int:
+    return max(data.num_classes, 1)
+
+
+def _any_shape(name: str, data: Data) -> dict[str, Any]:
+    return {"classes": _outputs(data), "inputs": prod(data.input_shape)}
+
+
+def _two_classes(name: str, data: Data) -> dict[str, Any]:
+    if data.num_classes > 2:
+        raise InvalidInput(f"{data.name}: {data.num_classes} classes; {name} has one output, for 2")
+    return {"inputs": prod(data.input_shape)}
+
+
+def _images(name: str, data: Data) -> dict[str, Any]:
+    size = data.input_shape
+    if len(size) != 3:
+        raise InvalidInput(f"{data.name}: {name} needs images (channels, height, width), these examples are {size}")
+    return {"classes": _outputs(data), "channels": size[0], "image_size": size[1:]}
+
+
+def _images_of(*wanted: int) -> Fit:
+    def fit(name: str, data: Data) -> dict[str, Any]:
+        if data.input_shape != wanted:
+            raise InvalidInput(f"{data.name}: {name} takes images of {wanted}, these examples are {data.input_shape}")
+        return {"classes": _outputs(data)}
+
+    return fit
+
+
+# ---- the networks ----------------------------------------------------------------------------------
 
 
 class Scaled(nn.Module):
@@ -59,6 +159,7 @@ class Scaled(nn.Module):
         return f"{self.factor:.4g}"
 
 
+@network("tables and arrays of any shape; classes or one quantity", _any_shape, "hidden", "layers", "width")
 def table_mlp(classes: int, *, inputs: int, hidden: int = 128, layers: int = 2, width: float = 1.0) -> nn.Sequential:
     """For tables: [Linear, BatchNorm, ReLU] × `layers` with binary weights, and no dropout.
 
@@ -78,6 +179,7 @@ def table_mlp(classes: int, *, inputs: int, hidden: int = 128, layers: int = 2, 
     return nn.Sequential(*modules, *_output(sizes[-1], classes, _TABLE, affine=True))
 
 
+@network("arrays of any shape, flattened; classes or one quantity", _any_shape, "order", "width", "affine")
 def mnist_mlp(
     classes: int = 10, *, inputs: int = 784, order: Order = "authors", width: float = 1.0, affine: bool = False
 ) -> nn.Sequential:
@@ -94,6 +196,13 @@ def mnist_mlp(
     return nn.Sequential(*layers, nn.Dropout(0.2), *_output(_scaled(2048, width), classes, _MLP, affine))
 
 
+@network(
+    "arrays of any shape, flattened, in streams of tasks; classes or one quantity",
+    _any_shape,
+    "order",
+    "width",
+    "batchnorm",
+)
 def continual_mlp(
     classes: int = 10, *, inputs: int = 784, order: Order = "authors", width: float = 1.0, batchnorm: bool = True
 ) -> nn.Sequential:
@@ -116,6 +225,9 @@ def continual_mlp(
     return nn.Sequential(*layers, *_output(sizes[-1], classes, _MLP))
 
 
+@network(
+    "images (channels, height, width) of any size; classes or one quantity", _images, "order", "width", "output_affine"
+)
 def vgg(
     classes: int = 10,
     *,
@@ -140,6 +252,7 @@ def vgg(
     return nn.Sequential(*layers, *_output(_scaled(1024, width), classes, _AFTER_CONVOLUTIONS, output_affine))
 
 
+@network("images of 1×28×28 pixels; classes or one quantity", _images_of(1, 28, 28), "order", "width")
 def lrnet_mnist(classes: int = 10, *, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
     """The network of the LR-net comparison on MNIST, 32C5-MP2-64C5-MP2-512FC-10: 1,662,752 weights.
 
@@ -155,6 +268,7 @@ def lrnet_mnist(classes: int = 10, *, order: Order = "authors", width: float = 1
     return nn.Sequential(*layers, *_output(_scaled(512, width), classes, _MLP))
 
 
+@network("images of 3×32×32 pixels; classes or one quantity", _images_of(3, 32, 32), "order", "width")
 def lrnet_cifar10(classes: int = 10, *, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
     """The network of the LR-net comparison on CIFAR-10, 2×128C3-MP2-2×256C3-MP2-2×512C3-MP2-1024FC-10.
 
@@ -169,6 +283,13 @@ def lrnet_cifar10(classes: int = 10, *, order: Order = "authors", width: float =
     return nn.Sequential(*layers, *_output(_scaled(1024, width), classes, _AFTER_CONVOLUTIONS))
 
 
+@network(
+    "tables and arrays of any shape; two classes or one quantity",
+    _two_classes,
+    "output_batchnorm",
+    "width",
+    single=True,
+)
 def synthetic_mlp(inputs: int, *, output_batchnorm: bool = False, width: float = 1.0) -> nn.Sequential:
     """The tanh network of the toy problems, d-64-64-1 with biases, which are binary too in the paper.
 
@@ -180,6 +301,10 @@ def synthetic_mlp(inputs: int, *, output_batchnorm: bool = False, width: float =
     hidden = _scaled(64, width)
     layers = [nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1)]
     return nn.Sequential(*layers, *([_batchnorm(nn.BatchNorm1d, 1, _MLP)] if output_batchnorm else []))
+
+
+NETWORKS = {name: each.fits for name, each in REGISTRY.items()}
+"""The networks that experiments name, and the data that they fit."""
 
 
 # ---- building blocks -------------------------------------------------------------------------------

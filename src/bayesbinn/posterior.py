@@ -24,18 +24,18 @@ from bayesbinn.files import check_safetensors, seal_safetensors, write_whole
 _KIND = "bayesbinn posterior"
 _VERSION = 1
 _SATURATED = 0.01
-"""Expected flips below which a sample is the mode, but for once in a hundred samples."""
+"""Number of expected flips below which 99 in 100 samples equal the mode."""
 _UNSEALED = {"kind", "version", "logit_scale"}
-"""The metadata of files written before there were checksums."""
+"""The metadata keys of files written before checksums were added."""
 
 Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class LogitScale:
-    """A factor and a shift per class for the logits of the mode, and the same for the samples behind the mean.
+    """A factor and a shift per class for the logits of the mode, and another set for the samples behind the mean.
 
-    Probabilities are softmax(factor·(logits + shift)). An empty shift is none. A model with one logit has
+    Probabilities are softmax(factor·(logits + shift)). An empty shift means no shift. A model with one logit has
     two classes, with the logits 0 and z, and hence two shifts.
 
     >>> scale = LogitScale(mode=2.0, mode_shift=(1.0, -1.0))
@@ -65,16 +65,16 @@ class LogitScale:
         return (self.mean, self.mean_shift) if samples else (self.mode, self.mode_shift)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON. A shift that is empty is left out."""
+        """Plain values for JSON. An empty shift is omitted."""
         shifts = {"mode_shift": list(self.mode_shift), "mean_shift": list(self.mean_shift)}
         return {"mode": self.mode, "mean": self.mean, **{name: shift for name, shift in shifts.items() if shift}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LogitScale:
-        """What `to_dict` gave."""
+        """Build a logit scale from the output of `to_dict`."""
         if not isinstance(values, Mapping) or not {"mode", "mean"} <= set(values) <= set(cls.__dataclass_fields__):
             allowed = ", ".join(cls.__dataclass_fields__)
-            raise InvalidInput(f"logit scale {values!r}: {allowed} are allowed, and the first two are needed")
+            raise InvalidInput(f"logit scale {values!r}: allowed keys are {allowed}, and the first two are required")
         fields: dict[str, Any] = dict(values)
         try:
             for name in {"mode_shift", "mean_shift"} & set(fields):
@@ -85,9 +85,9 @@ class LogitScale:
 
 
 class BernoulliPosterior:
-    """q(w) by its natural parameters λ = ½·log(p/(1 − p)), p the probability of +1.
+    """q(w), given by its natural parameters λ = ½·log(p/(1 − p)), where p is the probability of +1.
 
-    λ = ±inf is a point mass (STE-Adam, Bop). The tensors are copies: training on changes nothing here.
+    λ = ±inf is a point mass (STE-Adam, Bop). The tensors are copies, so further training does not change them.
 
     >>> posterior = BernoulliPosterior({"w": torch.tensor([0.0, 1.0, -3.0])})
     >>> posterior.probability()["w"]
@@ -104,7 +104,7 @@ class BernoulliPosterior:
             if bool(torch.isnan(value).any()):
                 raise InvalidInput(f"λ of {name!r} contains NaN")
             if canonical_name(name) in copies:
-                raise InvalidInput(f"two parameters are called {canonical_name(name)!r}; names must be unique")
+                raise InvalidInput(f"two parameters are named {canonical_name(name)!r}; names must be unique")
             copies[canonical_name(name)] = value.detach().to(torch.float32, copy=True).contiguous()
         self._natural = copies
         self._logit_scale = logit_scale or LogitScale()
@@ -116,7 +116,7 @@ class BernoulliPosterior:
 
     @property
     def logit_scale(self) -> LogitScale:
-        """What `bb.calibrate` fitted; factors of 1 and no shifts before."""
+        """What `bb.calibrate` fitted; before that, factors of 1 and no shifts."""
         return self._logit_scale
 
     def with_logit_scale(self, logit_scale: LogitScale) -> BernoulliPosterior:
@@ -138,11 +138,11 @@ class BernoulliPosterior:
         return {name: torch.sigmoid(2 * value) for name, value in self._natural.items()}
 
     def mode(self) -> Weights:
-        """The likeliest weights: sign(λ), +1 where λ = 0."""
+        """The most likely weights: sign(λ), +1 where λ = 0."""
         return {name: sign(value) for name, value in self._natural.items()}
 
     def draw(self, seed: int, index: int) -> Weights:
-        """Sample number `index` of the stream `seed`: weights of exactly ±1."""
+        """Sample number `index` of the stream `seed`; every weight is exactly ±1."""
         drawn = {name: torch.empty_like(value) for name, value in self._natural.items()}
         keys = [kernels.noise_key(seed, "posterior", name) for name in self._natural]
         kernels.write_hard_sample(list(drawn.values()), list(self._natural.values()), keys, index)
@@ -165,25 +165,26 @@ class BernoulliPosterior:
         return sum(float(e.sum()) for e in entropies) / sum(e.numel() for e in entropies)
 
     def expected_flips(self) -> float:
-        """In how many weights a sample is expected to differ from the mode: Σ σ(−2|λ|).
+        """The expected number of weights in which a sample differs from the mode: Σ σ(−2|λ|).
 
         >>> BernoulliPosterior({"w": torch.tensor([0.0, 30.0])}).expected_flips()
         0.5
         """
-        # In double precision: σ(−2|λ|) of float32 has no digits left beside 1 from |λ| = 9 on.
+        # In double precision: in float32, 1 − σ(2|λ|) has no digits left from |λ| = 9 on.
         return sum(float(torch.sigmoid(-2 * value.double().abs()).sum()) for value in self._natural.values())
 
     @property
     def saturated(self) -> bool:
-        """Whether samples are copies of the mode, but for one in a hundred."""
+        """Whether at least 99 in 100 samples equal the mode."""
         return self.expected_flips() < _SATURATED
 
     def warn_if_saturated(self, samples: int, stacklevel: int = 3) -> None:
-        """Say so where several samples were asked for and all of them are the mode."""
+        """Warn if several samples were requested and all of them equal the mode."""
         if samples > 1 and self.saturated:
             warnings.warn(
-                f"all {samples} samples are the mode, because the posterior is saturated: their mutual information is "
-                "0; ask for samples=0, or train with BayesBiNN(certainty=100) for a posterior whose samples differ",
+                f"all {samples} samples equal the mode because the posterior is saturated, so their mutual "
+                "information is 0; use samples=0, or train with BayesBiNN(certainty=100) for a posterior whose "
+                "samples differ",
                 SaturatedPosterior,
                 stacklevel=stacklevel,
             )
@@ -204,15 +205,17 @@ class BernoulliPosterior:
     # ---- in a model and as a prior -----------------------------------------------------------
 
     def usable_natural(self, name: str, like: Tensor, role: str) -> Tensor:
-        """λ of a parameter, checked: present, of the right shape and finite. `role` is for the message."""
+        """λ of a parameter, checked to be present, of the right shape and finite. `role` is used in the message."""
         value = self._natural.get(canonical_name(name))
         if value is None:
             raise InvalidInput(
                 f"the {role} has no entry for {name!r}.{nearest(name, self._natural)} "
-                "It was made for another model, or without parameter names"
+                "It was made for a different model or without parameter names"
             )
         if value.shape != like.shape:
-            raise InvalidInput(f"the {role} has shape {tuple(value.shape)} for {name!r}, the model {tuple(like.shape)}")
+            raise InvalidInput(
+                f"the {role} has shape {tuple(value.shape)} for {name!r}, but the model {tuple(like.shape)}"
+            )
         if not bool(torch.isfinite(value).all()):
             raise InvalidInput(
                 f"the {role} is infinite for {name!r}: a point mass (STE, Bop) cannot be updated by Bayes' rule; "
@@ -229,22 +232,22 @@ class BernoulliPosterior:
                 raise InvalidInput(f"the posterior has no parameter {name!r}.{nearest(name, targets)}")
             if value.shape != targets[name].shape:
                 raise InvalidInput(
-                    f"weights of shape {tuple(value.shape)} for {name!r}, the model has {tuple(targets[name].shape)}"
+                    f"weights have shape {tuple(value.shape)} for {name!r}, but the model {tuple(targets[name].shape)}"
                 )
             targets[name].copy_(value)
 
     def targets(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The model's parameters that this posterior describes; refused if one is missing or misshapen."""
+        """The model's parameters that this posterior describes; raises if one is missing or has the wrong shape."""
         own = {canonical_name(name): parameter for name, parameter in model.named_parameters(remove_duplicate=False)}
         for name, value in self._natural.items():
             if name not in own:
                 raise InvalidInput(
-                    f"this posterior is of another model: {type(model).__name__} has no parameter {name!r}."
+                    f"this posterior belongs to a different model: {type(model).__name__} has no parameter {name!r}."
                     f"{nearest(name, own)}"
                 )
             if own[name].shape != value.shape:
                 raise InvalidInput(
-                    f"this posterior is of another model: {name!r} has shape {tuple(own[name].shape)} there, "
+                    f"this posterior belongs to a different model: {name!r} has shape {tuple(own[name].shape)} there, "
                     f"{tuple(value.shape)} here"
                 )
         return {name: own[name] for name in self._natural}
@@ -259,21 +262,21 @@ class BernoulliPosterior:
 
     @classmethod
     def load(cls, path: str | Path) -> BernoulliPosterior:
-        """Read a file written by `save`. A file that has changed since is refused."""
+        """Read a file written by `save`. A file that has changed since then is rejected."""
         path = Path(path)
         if not path.is_file():
             raise InvalidFile(f"{path}: there is no such file")
         try:
-            content = path.read_bytes()  # once, so that what is checked is what is used
+            content = path.read_bytes()  # read once, so that the checked bytes are the ones used
             metadata = check_safetensors(content, lambda found: found.keys() == _UNSEALED)
             header = {key: json.loads(metadata[key]) for key in ("kind", "version", "logit_scale")}
             natural = load(content)
         except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
             reason = " ".join(str(error).split())
-            raise InvalidFile(f"{path}: not a whole posterior file ({reason}); save it again") from error
+            raise InvalidFile(f"{path}: not a complete posterior file ({reason}); save it again") from error
         if header["kind"] != _KIND or header["version"] != _VERSION:
             raise InvalidFile(
-                f"{path}: {header['kind']!r} version {header['version']}; this reads {_KIND!r} {_VERSION}"
+                f"{path}: {header['kind']!r} version {header['version']}; expected {_KIND!r} version {_VERSION}"
             )
         try:
             return cls(natural, LogitScale.from_dict(header["logit_scale"]))

@@ -1,4 +1,4 @@
-"""Data-parallel ranks: who we are, and what rank 0 decides. A single process is rank 0 of 1."""
+"""Data-parallel ranks: which rank this is, and what rank 0 decides. A single process is rank 0 of 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _alone = False
 
 
 class RefusedByRankZero(BayesbinnError):
-    """Rank 0 has raised this error, and tells the user."""
+    """Rank 0 has raised this error and reports it to the user."""
 
 
 def world() -> int:
@@ -27,13 +27,13 @@ def world() -> int:
 
 
 def rank() -> int:
-    """The number of this rank."""
+    """The index of this rank."""
     return dist.get_rank() if world() > 1 else 0
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """In this block the process is rank 0 of 1: what one rank does for all must not wait for the others."""
+    """Within this block, the process is rank 0 of 1: work that one rank does for all must not wait for the others."""
     global _alone
     before, _alone = _alone, True
     try:
@@ -43,7 +43,7 @@ def alone() -> Iterator[None]:
 
 
 def decided(action: Callable[[], T]) -> T:
-    """What rank 0 gets from `action`, on every rank; the others do not call it. An error of it is raised by all."""
+    """Call `action` on rank 0 and return its result on every rank. If it raises, every rank raises."""
     if world() == 1:
         return action()
     box: list[Any] = [None, None]
@@ -64,7 +64,7 @@ def decided(action: Callable[[], T]) -> T:
 
 
 def broadcast(tensor: Tensor) -> None:
-    """Every rank gets rank 0's values."""
+    """Copy rank 0's values to every rank."""
     if world() > 1:
         dist.broadcast(tensor, src=0)
 
@@ -82,7 +82,7 @@ def average(tensor: Tensor) -> None:
 
 
 def summed(numbers: Sequence[float]) -> list[float]:
-    """The sums over the ranks; those of counts are exact."""
+    """The sums over the ranks; sums of counts are exact."""
     if world() == 1:
         return list(numbers)
     totals = torch.tensor(numbers, dtype=torch.float64)

@@ -11,8 +11,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +18,11 @@ import numpy as np
 import pytest
 import torch
 
-from bayesbinn.__main__ import main
 from bayesbinn.cli.reference import reference
+from tests.helpers.commands import Call
 from tests.helpers.places import ROOT
 
 COMMANDS = ("demo", "train", "evaluate", "predict", "reproduce", "methods", "presets", "data", "summary", "info")
-
-
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Answer]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Run a command in this process, as the installed script would."""
-    torch.set_num_threads(1)
-
-    def run(*arguments: str | Path) -> Answer:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["bayesbinn", *map(str, arguments)])
-        try:
-            code = main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Answer(code, captured.out, captured.err)
-
-    return run
 
 
 def flowers(path: Path, count: int = 60) -> Path:
@@ -125,7 +95,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digits --out PLACE/run", "holds another experiment (data.label is 'kind' there, not set here)"),
     ("train nowhere.toml", "nowhere.toml: there is no such file"),
     ("train nowhere.csv --label y", "nowhere.csv: there is no such file or folder"),
-    ("train PLACE/text.txt", "files ending in .txt cannot be loaded"),
+    ("train PLACE/text.txt", "cannot load files ending in .txt"),
     ("train PLACE/flowers.csv", "which column holds the labels?"),
     ("train PLACE/flowers.csv --label knid", "no column 'knid'. Did you mean 'kind'?"),
     ("train PLACE/flowers.csv --label kind --method stee", "there is no method 'stee'"),
@@ -301,7 +271,7 @@ def test_a_users_table_trains_with_no_further_settings_and_says_what_was_chosen(
         "50 epochs",
         "batch 32",
         "10 %",
-        "--set changes any of it",
+        "use --set to change any of these",
     ):
         assert choice in said, choice
     assert (place / "answer").read_text().splitlines()[0].split() == ["run", str(place / "run")]

@@ -2,60 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
-import torch
 
-from bayesbinn.__main__ import main
 from bayesbinn.cli import runtime as command
 from bayesbinn.modelfile.container import read as read_model
 from bayesbinn.modelfile.container import write
 from bayesbinn.runtime.inspection import inspect
+from tests.helpers.commands import call, done
 from tests.helpers.random_graphs import GraphBuilder
 
 COLUMNS = ("length", "width", "noise")
 COUNT = 40
-
-
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-def call(*arguments: str | Path) -> Answer:
-    """Run a command in this process, as the installed script would."""
-    torch.set_num_threads(1)
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.object(sys, "argv", ["bayesbinn", *map(str, arguments)]),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            code = main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    return Answer(code, out.getvalue(), err.getvalue())
-
-
-def done(*arguments: str | Path) -> str:
-    answer = call(*arguments)
-    assert answer.code == 0, answer.err
-    return answer.out
 
 
 def write_table(path: Path, header: list[str] | None, rows: Any) -> Path:
@@ -353,7 +321,7 @@ ERRORS: list[tuple[str, str]] = [
     ("inspect PLACE/empty.csv", "it is cut off"),
     (f"export {MODEL}", "required: --to"),
     (f"export {MODEL} --to pdf", "invalid choice: 'pdf'"),
-    (f"export {MODEL} --to c --name 2nd", "it starts C names"),
+    (f"export {MODEL} --to c --name 2nd", "C names start with it"),
     (f"export {MODEL} --to c --out PLACE/text.txt", "the folder cannot be made"),
     (f"export {MODEL} --to onnx --out PLACE/text.txt/m.onnx", "the folder cannot be made"),
     ("export PLACE/bent.safetensors --to c", "its checksum does not fit"),

@@ -494,7 +494,7 @@ def test_a_folder_is_resumed_only_as_it_was_made(tmp_path: Path) -> None:
     learner().train(stop_after=1)
     with pytest.raises(InvalidFile, match="epochs: not as it was made"):
         learner(epochs=2)
-    with pytest.raises(InvalidInput, match="the data are not those of this run: values"):
+    with pytest.raises(InvalidInput, match="these data differ from the run's data: values"):
         learner(seed=7)
     grown = learner(tasks=3)
     grown.train()

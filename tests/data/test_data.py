@@ -1,4 +1,4 @@
-"""Data sets in memory: splits, batches, normalisation, augmentation."""
+"""Data sets in memory: splits, batches, normalization, augmentation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def bits(batches: data.Batches) -> list[tuple[bytes, bytes]]:
 
 
 def test_the_validation_split_is_the_authors() -> None:
-    """Their code seeds NumPy's legacy generator and shuffles a list of indices; the first tenth validates."""
+    """Their code seeds NumPy's legacy generator and shuffles a list of indices; the first tenth is for validation."""
     for seed, count in ((1, 600), (10, 501)):
         indices = list(range(count))
         np.random.RandomState(seed).shuffle(indices)
@@ -59,7 +59,7 @@ def test_the_validation_split_is_the_authors() -> None:
 
 
 def test_the_split_of_mnist_starts_with_known_examples() -> None:
-    """Frozen numbers: a changed shuffle would make old runs impossible to compare."""
+    """Fixed numbers: with a different shuffle, old runs could not be compared."""
     assert validation_rows(60_000, 0.1, 1)[1][:4].tolist() == [15281, 21435, 44536, 13518]
 
 
@@ -80,7 +80,7 @@ def test_without_validation_all_examples_train() -> None:
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 1.5])
-def test_an_impossible_share_is_refused(fraction: float) -> None:
+def test_an_impossible_fraction_is_rejected(fraction: float) -> None:
     with pytest.raises(InvalidInput, match="validation="):
         images().split(validation=fraction)
 
@@ -93,10 +93,10 @@ def test_the_held_out_fifth_is_stratified_and_always_the_same() -> None:
     assert np.array_equal(test, holdout_rows(classes, len(classes))[1])
 
 
-# --- normalisation ------------------------------------------------------------------------------------------
+# --- normalization ------------------------------------------------------------------------------------------
 
 
-def test_pixels_are_normalised_as_the_literature_does() -> None:
+def test_pixels_are_normalized_as_in_the_literature() -> None:
     pixels = torch.randint(0, 256, (5, 3, 4, 4), dtype=torch.uint8)
     mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2023, 0.1994, 0.2010])
     expected = (pixels.double() / 255 - mean.double().view(1, 3, 1, 1)) / std.double().view(1, 3, 1, 1)
@@ -105,7 +105,7 @@ def test_pixels_are_normalised_as_the_literature_does() -> None:
     torch.testing.assert_close(result.double(), expected, rtol=0, atol=1e-6)
 
 
-def test_normalising_leaves_the_stored_inputs_alone() -> None:
+def test_normalizing_does_not_change_the_stored_inputs() -> None:
     table = torch.randn(6, 2)
     before = table.clone()
     Normaliser(torch.ones(2), torch.ones(2))(table)
@@ -159,7 +159,7 @@ def test_without_a_seed_the_order_is_that_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("augment", [False, True])
-def test_an_epoch_depends_on_seed_and_epoch_alone(augment: bool) -> None:
+def test_an_epoch_depends_only_on_seed_and_epoch(augment: bool) -> None:
     part = images().split(0.1, seed=1).train
 
     def epoch(seed: int, number: int) -> list[tuple[bytes, bytes]]:
@@ -213,15 +213,15 @@ def test_only_the_training_part_of_an_augmentable_set_is_augmented() -> None:
         (dict(batch_size=0), "batch_size=0"),
         (dict(batch_size=10, start=22), "21 batches"),
         (dict(batch_size=10, start=-1), "start=-1"),
-        (dict(batch_size=10, augment=True), "without a seed"),
+        (dict(batch_size=10, augment=True), "needs a seed"),
     ],
 )
-def test_impossible_batches_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_impossible_batches_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         images().split(0.0).train.batches(**settings)
 
 
-def test_a_negative_epoch_is_refused() -> None:
+def test_a_negative_epoch_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="epoch=-1"):
         next(iter(images().split(0.0).train.batches(10, seed=1, epoch=-1)))
 
@@ -239,7 +239,7 @@ def reference(image: Tensor, top: int, left: int, mirror: bool) -> Tensor:
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 5, 9)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_a_batch_is_cropped_and_mirrored_like_each_image_on_its_own(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_a_batch_is_cropped_and_flipped_like_each_single_image(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     pictures = torch.randint(0, 256, (40, *shape)).to(dtype)
     draws = Draws.random(400, generator_of(0, 0))
     rows = torch.randint(0, 40, (400,)).numpy()
@@ -251,7 +251,7 @@ def test_a_batch_is_cropped_and_mirrored_like_each_image_on_its_own(shape: tuple
 
 
 @pytest.mark.parametrize("mirror", [False, True])
-def test_all_or_none_mirrored(mirror: bool) -> None:
+def test_all_or_none_flipped(mirror: bool) -> None:
     picture = torch.randint(0, 256, (1, 3, 6, 6), dtype=torch.uint8)
     middle = np.full(3, PADDING)
     result = crop_and_flip(picture, np.zeros(3, np.int64), Draws(middle, middle, np.full(3, mirror)))
@@ -266,7 +266,7 @@ def test_offsets_and_coins_are_uniform() -> None:
     assert abs(draws.mirror.mean() - 0.5) < 5 * 0.5 / 81_000**0.5
 
 
-def test_the_border_is_black_before_normalisation() -> None:
+def test_the_border_is_black_before_normalization() -> None:
     white = images(60, train_inputs=torch.full((60, 3, 8, 6), 255, dtype=torch.uint8))
     mean, std = white.mean, white.std
     batch = torch.cat([x for x, _ in white.split(0.0).train.batches(20, seed=1, augment=True)])
@@ -286,20 +286,20 @@ def test_the_border_is_black_before_normalisation() -> None:
         (dict(test_targets=torch.arange(20) - 1), "test example 0 has the label -1"),
         (dict(train_targets=torch.zeros(202, dtype=torch.long)), "203 training inputs but 202 targets"),
         (dict(train_targets=torch.zeros(203)), "int64"),
-        (dict(classes=("a",)), "1 classes: 2 or more"),
+        (dict(classes=("a",)), "1 classes; at least 2"),
         (dict(train_inputs=torch.zeros(203, 3, 8, 6, dtype=torch.float64)), "uint8 or float32"),
         (dict(test_inputs=torch.zeros(20, 3, 8, 8, dtype=torch.uint8)), "same shape"),
         (dict(mean=torch.zeros(2)), "1 or 3 values"),
         (dict(std=torch.zeros(3)), "above 0"),
     ],
 )
-def test_an_impossible_set_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_an_impossible_data_set_is_rejected(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message) as caught:
         images(**changes)
     assert "\n" not in str(caught.value)
 
 
-def test_nan_inputs_are_refused() -> None:
+def test_nan_inputs_are_rejected() -> None:
     table = torch.zeros(203, 2)
     table[17, 1] = torch.nan
     changes = dict(train_inputs=table, test_inputs=table[:9], test_targets=None, augment=False, mean=torch.zeros(1))
@@ -312,10 +312,10 @@ def test_a_table_cannot_be_augmented() -> None:
         replace(data.load("moons"), augment=True)
 
 
-# --- sets that come with scikit-learn -----------------------------------------------------------------------
+# --- data sets from scikit-learn ----------------------------------------------------------------------------
 
 
-def test_digits_are_the_same_through_both_doors() -> None:
+def test_both_loaders_return_the_same_digits() -> None:
     split, parts = data.load_digits(), data.load("digits").split(0.0)
     assert parts.test is not None
     torch.testing.assert_close(parts.train.whole()[0], split.train_inputs)
@@ -335,15 +335,15 @@ def test_moons_are_the_papers() -> None:
     torch.testing.assert_close(moons.train_inputs.double(), torch.from_numpy(expected), atol=1e-6, rtol=0)
 
 
-# --- the entry ----------------------------------------------------------------------------------------------
+# --- loading by name ----------------------------------------------------------------------------------------
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match=r"no data set is called 'cifar-10'\. Did you mean 'cifar10'\?"):
+    with pytest.raises(InvalidInput, match=r"there is no data set 'cifar-10'\. Did you mean 'cifar10'\?"):
         data.load("cifar-10")
 
 
-def test_a_label_for_a_named_set_is_refused() -> None:
+def test_a_label_for_a_named_data_set_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="moons has its own labels"):
         data.load("moons", label="y")
 

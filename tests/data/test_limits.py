@@ -129,7 +129,7 @@ def test_a_folder_of_npy_files_is_like_an_archive(tmp_path: Path) -> None:
 def test_a_single_npy_file_has_no_labels_but_can_be_predicted(tmp_path: Path) -> None:
     path = tmp_path / "my.npy"
     np.save(path, np.arange(6.0).reshape(3, 2))
-    refused(path, r"one array has no labels: save both with numpy\.savez\('my\.npz', x=\.\.\., y=\.\.\.\)")
+    refused(path, r"a single array has no labels; save both with numpy\.savez\('my\.npz', x=\.\.\., y=\.\.\.\)")
     inputs, names = data.load_inputs(path, (2,))
     assert inputs.tolist() == [[0, 1], [2, 3], [4, 5]] and names == ["0", "1", "2"]
     np.save(path, np.array([[0.0, np.nan], [1.0, 2.0]])[::-1])
@@ -289,7 +289,7 @@ def test_a_pipe_in_a_folder_of_images_does_not_hang(pets: Path) -> None:
 def test_a_pipe_is_not_read(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
     for call in (lambda: data.load(tmp_path / name), lambda: data.load_inputs(tmp_path / name, (3, 5, 6))):
-        with pytest.raises(InvalidInput, match="neither a regular file nor a folder: copy its content into a file"):
+        with pytest.raises(InvalidInput, match="neither a regular file nor a folder; copy its content into a file"):
             call()
 
 

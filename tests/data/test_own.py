@@ -423,7 +423,8 @@ def test_what_cannot_be_loaded(tmp_path: Path, pets: Path) -> None:
     refused(tmp_path / "nothing.csv", "no such file or folder", label="y")
     (tmp_path / "my.xlsx").write_text("")
     refused(
-        tmp_path / "my.xlsx", r"files ending in \.xlsx cannot be loaded; \.csv, \.tsv, \.parquet, \.npz or a folder can"
+        tmp_path / "my.xlsx",
+        r"cannot load files ending in \.xlsx; \.csv, \.tsv, \.parquet, \.npz or a folder can be loaded",
     )
-    refused(pets, "label='y' names a column of a table, and this is none", label="y")
+    refused(pets, "label='y' names a table column, but this is not a table", label="y")
     refused(pets, "always classified", task="regression")

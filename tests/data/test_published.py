@@ -1,4 +1,4 @@
-"""MNIST, CIFAR-10/100 and Snelson: their files, right, damaged and missing."""
+"""MNIST, CIFAR-10/100 and Snelson: their files, intact, damaged and missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bayesbinn.errors import InvalidFile, MissingDependency
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Only what a test puts there is found, unless it asks for the real data."""
+    """Only what a test provides is found, unless it requests the real data."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "cache"))
     if "data_dir" not in request.fixturenames:
@@ -32,7 +32,7 @@ def one_line(error: BaseException) -> str:
     return text
 
 
-# --- the real thing -----------------------------------------------------------------------------------------
+# --- real data ----------------------------------------------------------------------------------------------
 
 
 def test_real_mnist(data_dir: Path) -> None:
@@ -42,7 +42,7 @@ def test_real_mnist(data_dir: Path) -> None:
     assert dataset.train_targets[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert dataset.test_targets is not None and dataset.test_targets[:5].tolist() == [7, 2, 1, 0, 4]
     x = dataset.split(0.0).train.whole()[0]
-    # 0.1307 and 0.3081 are the set's own mean and deviation, rounded to four digits.
+    # 0.1307 and 0.3081 are the data set's mean and deviation, rounded to four digits.
     assert abs(float(x.mean())) < 2e-4 and abs(float(x.std()) - 1) < 2e-4
     parts = dataset.split(0.1, seed=1)
     assert parts.validation is not None and (len(parts.train), len(parts.validation)) == (54_000, 6_000)
@@ -62,7 +62,7 @@ def test_real_cifar10(data_dir: Path) -> None:
 
 def test_real_cifar100(data_dir: Path) -> None:
     if not (data_dir / "cifar-100-binary").is_dir():
-        pytest.skip("the folder that BAYESBINN_DATA names has no cifar-100-binary/")
+        pytest.skip("the folder in BAYESBINN_DATA has no cifar-100-binary/")
     dataset = data.load("cifar100", download=False)
     assert dataset.train_targets.bincount().tolist() == [500] * 100
 
@@ -120,7 +120,7 @@ def test_other_layouts_are_found(small_mnist: Path, tmp_path: Path, layout: str)
     assert data.load("mnist", data_dir=root, download=False).source == str(root / layout)
 
 
-def test_the_order_of_the_places(small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_the_search_folders(small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache" / "bayesbinn" / "mnist"
     shutil.copytree(small_mnist, cache)
     assert data.load("mnist", download=False).source == str(cache)
@@ -162,9 +162,13 @@ LABELS, IMAGES = "train-labels-idx1-ubyte.gz", "train-images-idx3-ubyte"
         (LABELS, cut, "damaged or truncated gzip file"),
         (LABELS, replace_by(gzip.compress(b"")), "0 bytes instead of 20"),
         (LABELS, replace_by(b"\x1f\x8b" + bytes(30)), "damaged or truncated gzip file"),
-        (LABELS, replace_by(b"<html>not found</html>"[:20]), "it starts with 3c 68 74 6d, not with 00 00 08 01"),
-        (LABELS, replace_by(gzip.compress(idx((12,), 10))), "label 10 of example 0: 0 to 9 are allowed"),
-        (IMAGES, replace_by(idx((12, 14, 56))), r"its header says \(12, 14, 56\), MNIST has \(12, 28, 28\)"),
+        (
+            LABELS,
+            replace_by(b"<html>not found</html>"[:20]),
+            "starts with 3c 68 74 6d, but this kind of IDX file starts with 00 00 08 01",
+        ),
+        (LABELS, replace_by(gzip.compress(idx((12,), 10))), "label 10 of example 0 is not in 0 to 9"),
+        (IMAGES, replace_by(idx((12, 14, 56))), r"the header says \(12, 14, 56\), but MNIST has \(12, 28, 28\)"),
     ],
 )
 def test_a_bad_mnist_file_is_named(small_mnist: Path, name: str, damage: Callable[[Path], None], message: str) -> None:
@@ -174,7 +178,7 @@ def test_a_bad_mnist_file_is_named(small_mnist: Path, name: str, damage: Callabl
     with pytest.raises(InvalidFile, match=message) as caught:
         data.load("mnist", data_dir=small_mnist.parent, download=False)
     line = one_line(caught.value)
-    assert line.startswith(str(path)) and line.endswith("replace the file, or delete it to have it downloaded again")
+    assert line.startswith(str(path)) and line.endswith("replace the file, or delete it to download it again")
     assert path.read_bytes() == content, "a user's file is never touched"
 
 
@@ -201,7 +205,7 @@ def test_missing_files_give_one_line_of_advice(tmp_path: Path) -> None:
 
 
 def records(*labels: tuple[int, ...]) -> bytes:
-    """Images of one colour each: red is 1, green 2, blue 3."""
+    """Images of a single color: red is 1, green 2, blue 3."""
     pixels = b"\1" * 1024 + b"\2" * 1024 + b"\3" * 1024
     return b"".join(bytes(label) + pixels for label in labels)
 
@@ -224,9 +228,9 @@ def test_the_fine_label_of_cifar100_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "classes", "message"),
     [
-        (records((1,), (10,)), (10,), "label 10 in record 1: 0 to 9 are allowed"),
-        (records((20, 1), (0, 1)), (20, 100), "label 20 in record 0: 0 to 19 are allowed"),
-        (records((2, 100), (0, 1)), (20, 100), "label 100 in record 0: 0 to 99 are allowed"),
+        (records((1,), (10,)), (10,), "label 10 in record 1 is not in 0 to 9"),
+        (records((20, 1), (0, 1)), (20, 100), "label 20 in record 0 is not in 0 to 19"),
+        (records((2, 100), (0, 1)), (20, 100), "label 100 in record 0 is not in 0 to 99"),
         (records((1,), (2,))[:-1], (10,), "6,145 bytes instead of 6,146 .2 records of 3,073 bytes"),
         (b"", (10,), "0 bytes instead of 6,146"),
         (records((1, 1), (2, 2)), (10,), "more than 6,146 bytes"),
@@ -262,9 +266,9 @@ def test_cifar100_as_a_whole(tmp_path: Path) -> None:
         data.load("cifar100", data_dir=tmp_path, download=False)
 
 
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+def test_a_file_without_read_permission(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
-    with pytest.raises(InvalidFile, match=r"x\.bin: cannot be read \(No such file or directory\)"):
+    with pytest.raises(InvalidFile, match=r"x\.bin: cannot read the file \(No such file or directory\)"):
         cifar.read_records([path], 2, (10,))
 
 
@@ -274,9 +278,9 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("1.0\n" * 199, "199 numbers, 200 finite ones are needed"),
+        ("1.0\n" * 199, "199 numbers; expected 200 finite ones"),
         ("1.0\n" * 199 + "abc\n", "could not convert string to float: b?'abc'"),
-        ("1.0\n" * 199 + "nan\n", "200 finite ones are needed"),
+        ("1.0\n" * 199 + "nan\n", "expected 200 finite ones"),
     ],
 )
 def test_a_bad_snelson_file_is_named(tmp_path: Path, content: str, message: str) -> None:

@@ -25,7 +25,7 @@ RANDOM = np.random.default_rng(5)
 
 
 def images(shape: tuple[int, ...] = (1, 4, 3), count: int = 60, **changes: Any) -> data.Dataset:
-    """Random images of six classes in turn."""
+    """Random images, cycling through six classes."""
     generator = torch.Generator().manual_seed(3)
     inputs = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=generator)
     facts: dict[str, Any] = dict(
@@ -64,7 +64,7 @@ def orders(seed: int, tasks: int, size: int) -> list[Any]:
 
 
 def whole(dataset: data.Dataset) -> tuple[Tensor, Tensor]:
-    """Normalised training inputs and test inputs, as training sees them."""
+    """Normalized training and test inputs, as seen in training."""
     parts = dataset.split(validation=0)
     assert parts.test is not None
     return parts.train.whole()[0], parts.test.whole()[0]
@@ -86,8 +86,8 @@ def test_the_inverse_permutation_gives_the_original_back(seed: int, channels: in
         assert torch.equal(back.mean, dataset.mean) and torch.equal(back.std, dataset.std)
 
 
-@pytest.mark.parametrize("dataset", [images(), images((3, 4, 3)), table()], ids=["grey", "colour", "table"])
-def test_normalising_and_permuting_commute(dataset: data.Dataset) -> None:
+@pytest.mark.parametrize("dataset", [images(), images((3, 4, 3)), table()], ids=["gray", "color", "table"])
+def test_normalizing_and_permuting_commute(dataset: data.Dataset) -> None:
     order = np.random.default_rng(1).permutation(dataset.flattened().input_shape[0])
     task = data.permuted(dataset, 1, permutations=[order])[0]
     assert task.train_inputs.dtype == dataset.train_inputs.dtype
@@ -99,7 +99,7 @@ def test_the_names_of_columns_go_with_them() -> None:
     assert data.permuted(table(), 1, permutations=[[2, 0, 3, 1]])[0].features == ("c", "a", "d", "b")
 
 
-def test_every_task_of_a_seed_has_an_order_of_its_own_whatever_their_number() -> None:
+def test_every_task_of_a_seed_has_its_own_order_whatever_the_number_of_tasks() -> None:
     few, many = data.permuted(images(), 5, seed=7), data.permuted(images(), 100, seed=7)
     tasks = [many[i].train_inputs for i in range(100)]
     for i, task in enumerate(few):
@@ -112,7 +112,7 @@ def test_every_task_of_a_seed_has_an_order_of_its_own_whatever_their_number() ->
 
 
 def test_the_permutations_of_a_seed_are_known() -> None:
-    """Frozen numbers: another shuffle would make old runs impossible to compare."""
+    """Fixed numbers: with a different shuffle, old runs could not be compared."""
     rows = torch.arange(10, dtype=torch.float32).repeat(4, 1)
     dataset = images(
         train_inputs=rows,
@@ -124,7 +124,7 @@ def test_the_permutations_of_a_seed_are_known() -> None:
     assert found == [[1, 0, 9, 8, 6, 3, 7, 4, 2, 5], [9, 2, 8, 0, 7, 3, 1, 5, 4, 6]]
 
 
-def test_a_hundred_tasks_cost_nothing_until_asked_for() -> None:
+def test_a_hundred_tasks_cost_nothing_until_requested() -> None:
     dataset = images((1, 64, 64), count=3000)
     start = time.perf_counter()
     stream = data.permuted(dataset, 100)
@@ -133,14 +133,14 @@ def test_a_hundred_tasks_cost_nothing_until_asked_for() -> None:
     assert stream[99] is not stream[99]
 
 
-def test_what_a_permuted_stream_says_of_itself() -> None:
+def test_how_a_permuted_stream_describes_itself() -> None:
     stream = data.permuted(images((3, 4, 3)), 3, seed=4)
     assert (stream.name, stream.input_shape, stream.classes) == ("permuted images", (36,), NAMES)
     assert stream.source == "here"
     assert stream.notes == (
         "made up",
-        "every task shuffles the 36 entries of its flattened inputs, drawn from seed 4",
-        "the 3 channels of a pixel are shuffled apart",
+        "each task permutes the 36 entries of its flattened inputs, drawn from seed 4",
+        "the 3 channels of a pixel are permuted independently",
     )
     assert [task.name for task in stream] == [f"permuted images: permutation {i}" for i in range(3)]
     assert all(task.classes == NAMES and task.input_shape == (36,) for task in stream)
@@ -150,7 +150,7 @@ def test_what_a_permuted_stream_says_of_itself() -> None:
 def test_a_stream_ends() -> None:
     stream = data.permuted(images(), 2)
     for i in (2, -1):
-        with pytest.raises(IndexError, match=f"permuted images has no task {i}: 0 to 1 are allowed"):
+        with pytest.raises(IndexError, match=f"permuted images has no task {i}; tasks are 0 to 1"):
             stream[i]
         with pytest.raises(IndexError):
             stream.task_name(i)
@@ -161,22 +161,22 @@ def test_a_stream_ends() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: data.permuted(images(), 0), "tasks=0: it must be 1 or more"),
-        (lambda: data.permuted(images(), 1, seed=-1), "seed=-1: it must lie from 0 to 4294967295"),
-        (lambda: data.permuted(images(), 2, permutations=[range(12)]), r"len\(permutations\) is 1, tasks=2: give one"),
+        (lambda: data.permuted(images(), 0), "tasks=0: must be 1 or more"),
+        (lambda: data.permuted(images(), 1, seed=-1), "seed=-1: must be from 0 to 4294967295"),
+        (lambda: data.permuted(images(), 2, permutations=[range(12)]), r"len\(permutations\) is 1 but tasks=2"),
         (
             lambda: data.permuted(images(), 2, permutations=[range(12), range(11)]),
-            r"permutation of task 1: shape \(11,\), inputs have 12 entries: each of 0 to 11 exactly once is needed",
+            r"permutation of task 1: shape \(11,\), but inputs have 12 entries; use each of 0 to 11 exactly once",
         ),
         (
             lambda: data.permuted(images(), 1, permutations=[[*range(11), 3]]),
-            "permutation of task 0: 3 is there more than once: each of",
+            "permutation of task 0: 3 appears more than once; use each of",
         ),
-        (lambda: data.permuted(images(), 1, permutations=[range(1, 13)]), "task 0: 12 is out of range: each of"),
-        (lambda: data.permuted(images(), 1, permutations=[range(-1, 11)]), "task 0: -1 is out of range: each of"),
-        (lambda: data.permuted(images(), 1, permutations=[np.arange(12.0)]), "task 0: values of type float64, not who"),
-        (lambda: data.permuted(regression(), 1), "images is for regression: a stream needs classes"),
-        (lambda: data.split(regression()), "images is for regression: a stream needs classes"),
+        (lambda: data.permuted(images(), 1, permutations=[range(1, 13)]), "task 0: 12 is out of range; use each of"),
+        (lambda: data.permuted(images(), 1, permutations=[range(-1, 11)]), "task 0: -1 is out of range; use each of"),
+        (lambda: data.permuted(images(), 1, permutations=[np.arange(12.0)]), "task 0: values of type float64, not int"),
+        (lambda: data.permuted(regression(), 1), "images is for regression; a stream needs classes"),
+        (lambda: data.split(regression()), "images is for regression; a stream needs classes"),
         (
             lambda: data.split(images(), 4),
             "classes_per_task=4: images has 6 classes; with scenario='class' it can be 1, 2, 3, 6",
@@ -249,7 +249,7 @@ def test_permuted_and_split_mnist(data_dir: Path) -> None:
     assert torch.equal(task.train_targets, mnist.train_targets)
     stream = data.split(mnist)
     assert stream.task_names == ("0, 1", "2, 3", "4, 5", "6, 7", "8, 9")
-    # The numbers of training examples of split MNIST: 5,923 zeros and 6,742 ones, and so on.
+    # The numbers of training examples in split MNIST: 5,923 zeros and 6,742 ones, and so on.
     assert [len(task.train_inputs) for task in stream] == [12665, 12089, 11263, 12183, 11800]
     assert sum(len(task.test_inputs) for task in stream) == 10_000
 
@@ -304,7 +304,7 @@ def test_every_form_of_a_task_gives_the_same_stream() -> None:
             assert task.test_targets is not None and task.test_targets.tolist() == test[1].tolist()
 
 
-def test_data_sets_are_read_when_their_task_is_asked_for() -> None:
+def test_data_sets_are_read_when_their_task_is_requested() -> None:
     tasks = [(Experience(*numbers()), Experience(*numbers(6))) for _ in range(3)]
     stream = data.stream_of(tasks)
     assert [(train.read, test.read) for train, test in tasks] == [(13, 1), (1, 1), (1, 1)]
@@ -312,7 +312,7 @@ def test_data_sets_are_read_when_their_task_is_asked_for() -> None:
     assert [(train.read, test.read) for train, test in tasks] == [(13, 1), (1, 1), (13, 7)]
 
 
-def test_the_first_task_alone_sets_the_scale() -> None:
+def test_only_the_first_task_sets_the_scale() -> None:
     first, later = numbers(), numbers(shift=1000)
     stream = data.stream_of([(first, first), (later, later)])
     assert stream.notes[0] == "the first task's mean and deviation of each column scale all inputs"
@@ -323,7 +323,7 @@ def test_the_first_task_alone_sets_the_scale() -> None:
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float32], ids=["bytes", "zero to one"])
 def test_rows_of_pixels_share_one_scale(kind: Any) -> None:
-    """A pixel that is always dark in the first task must not blow up when a later task puts a bright one there."""
+    """A pixel that is always dark in the first task must not blow up if it is bright in a later task."""
     rows = RANDOM.integers(0, 256, (50, 8), dtype=np.uint8)
     rows[:, :4] = 0
     rows[0, 0] = 1
@@ -336,7 +336,7 @@ def test_rows_of_pixels_share_one_scale(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (1, 5, 4), (5, 4, 1)])
-def test_grey_images_may_stand_in_any_of_three_ways(shape: tuple[int, ...]) -> None:
+def test_gray_images_may_have_any_of_three_shapes(shape: tuple[int, ...]) -> None:
     train = pixels(shape=shape)
     train[0].flags.writeable = False
     stream = data.stream_of([(train, train)])
@@ -345,7 +345,7 @@ def test_grey_images_may_stand_in_any_of_three_ways(shape: tuple[int, ...]) -> N
     assert 0 < float(stream[0].mean) < 1 and abs(float(whole(stream[0])[0].mean())) < 1e-5
 
 
-def test_colour_images_and_pictures_of_pillow_are_taken() -> None:
+def test_color_images_and_pillow_images_are_accepted() -> None:
     arrays, labels = pixels(shape=(5, 4, 3))
     pictures = [(Image.fromarray(x), int(y)) for x, y in zip(arrays, labels, strict=True)]
     stream = data.stream_of([((arrays, labels), pictures)])
@@ -360,7 +360,7 @@ def test_the_head_is_the_first_tasks_or_what_the_user_says() -> None:
     stream = data.stream_of(tasks, classes=["a", "b", "c", "d"], name="letters")
     assert stream.classes == stream[0].classes == ("a", "b", "c", "d")
     assert (stream.name, stream[1].name) == ("letters", "letters: task 1")
-    assert "2 classes: the first task's labels go up to 1" in data.stream_of(tasks[:1]).notes
+    assert "2 classes, because the first task's labels go up to 1" in data.stream_of(tasks[:1]).notes
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int32, np.float64, np.uint64])
@@ -371,7 +371,7 @@ def test_whole_numbers_of_any_type_are_targets(kind: Any) -> None:
     assert task.train_targets.tolist() == task.test_targets.tolist() == labels.tolist()
 
 
-def test_bfloat16_tensors_that_need_gradients_are_taken() -> None:
+def test_bfloat16_tensors_that_need_gradients_are_accepted() -> None:
     inputs = torch.randn(4, 3, dtype=torch.bfloat16, requires_grad=True)
     task = data.stream_of([((inputs, torch.tensor([0, 1, 0, 1])),) * 2])[0]
     assert torch.equal(task.train_inputs, inputs.detach().float())
@@ -386,30 +386,30 @@ RAGGED = [(np.zeros(3), 0), (np.zeros(4), 1)]
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        (NONE, GOOD, "no training examples: fill the task or leave it out"),
+        (NONE, GOOD, "no training examples; add some or leave the task out"),
         (GOOD, NONE, "no test examples"),
         (Experience([], []), GOOD, "no training examples"),
-        (numbers(labels=5), GOOD, "training labels 3, 4, but the one head has 0 to 2: pass classes=5 or more"),
-        (GOOD, numbers(labels=12), r"test labels 3, 4, 5, 6, 7, …, but the one head has 0 to 2: pass classes=12"),
-        (GOOD, (GOOD[0], GOOD[1] - 1), "test labels -1, but the one head has 0 to 2: count classes from 0"),
+        (numbers(labels=5), GOOD, "training labels 3, 4, but the shared head has 0 to 2; pass classes=5 or more"),
+        (GOOD, numbers(labels=12), r"test labels 3, 4, 5, 6, 7, …, but the shared head has 0 to 2; pass classes=12"),
+        (GOOD, (GOOD[0], GOOD[1] - 1), "test labels -1, but the shared head has 0 to 2; count classes from 0"),
         (numbers(columns=4), GOOD, r"training inputs are torch.float32 \(4,\), the first task's torch.float32 \(3,\)"),
         (GOOD, Experience(*numbers(columns=2)), r"test inputs are torch.float32 \(2,\), the first task's"),
         (pixels(shape=(3,)), GOOD, r"training inputs are torch.uint8 \(3,\), the first task's torch.float32 \(3,\)"),
-        ((np.ma.masked_less(GOOD[0], 0), GOOD[1]), GOOD, r"training part has masked values \(\d+\): fill them"),
-        (GOOD, (GOOD[0], np.ma.masked_equal(GOOD[1], 1)), r"test part has masked values \(\d+\): fill them"),
-        ((HOLE, GOOD[1]), GOOD, "training example 5 has a NaN or infinite value: fill it or remove"),
+        ((np.ma.masked_less(GOOD[0], 0), GOOD[1]), GOOD, r"training part has \d+ masked values; fill them"),
+        (GOOD, (GOOD[0], np.ma.masked_equal(GOOD[1], 1)), r"test part has \d+ masked values; fill them"),
+        ((HOLE, GOOD[1]), GOOD, "training example 5 has a NaN or infinite value; fill it or remove"),
         (GOOD, (GOOD[0] * 1e300, GOOD[1]), "test example 0 has a NaN or infinite value"),
-        ((GOOD[0], GOOD[1] + 0.5), GOOD, "training targets of type float64 are not whole numbers: count classes"),
-        ((GOOD[0], GOOD[1] * np.nan), GOOD, "training targets of type float64 are not whole numbers"),
-        (GOOD, (GOOD[0], GOOD[1].astype(str)), "test targets of type <U21 are not whole numbers"),
-        ((GOOD[0], GOOD[1][:5]), GOOD, r"12 training inputs but targets of shape \(5,\): one class for each"),
-        (GOOD, (GOOD[0], np.eye(12)), r"12 test inputs but targets of shape \(12, 12\): one class for each"),
-        ((GOOD[1], GOOD[1]), GOOD, r"training inputs of type int64 and shape \(12,\): numbers \[N, ...\] are needed"),
-        ((GOOD[0].astype(str), GOOD[1]), GOOD, "training inputs of type <U32 and shape"),
-        (pixels(shape=(5, 4, 2)), GOOD, r"training images of shape \(12, 5, 4, 2\): 1 or 3 channels are needed"),
-        (7, GOOD, r"training part of type int: \(inputs, targets\) or a map-style data set is needed"),
-        (GOOD, {"x": 1}, "test part of type dict"),
-        (GOOD[0], GOOD, r"training example 0 is of type ndarray: \(input, target, ...\) is needed"),
+        ((GOOD[0], GOOD[1] + 0.5), GOOD, "training targets of type float64 are not integers; count classes"),
+        ((GOOD[0], GOOD[1] * np.nan), GOOD, "training targets of type float64 are not integers"),
+        (GOOD, (GOOD[0], GOOD[1].astype(str)), "test targets of type <U21 are not integers"),
+        ((GOOD[0], GOOD[1][:5]), GOOD, r"12 training inputs but targets of shape \(5,\); give one class per input"),
+        (GOOD, (GOOD[0], np.eye(12)), r"12 test inputs but targets of shape \(12, 12\); give one class per input"),
+        ((GOOD[1], GOOD[1]), GOOD, r"training inputs have type int64 and shape \(12,\); expected numbers \[N, ...\]"),
+        ((GOOD[0].astype(str), GOOD[1]), GOOD, "training inputs have type <U32 and shape"),
+        (pixels(shape=(5, 4, 2)), GOOD, r"training images have shape \(12, 5, 4, 2\); expected 1 or 3 channels"),
+        (7, GOOD, r"training part is of type int; expected \(inputs, targets\) or a map-style data set"),
+        (GOOD, {"x": 1}, "test part is of type dict"),
+        (GOOD[0], GOOD, r"training example 0 is of type ndarray; expected \(input, target, ...\)"),
     ],
 )
 def test_a_task_that_does_not_fit_gets_one_line(train: Any, test: Any, message: str) -> None:
@@ -435,21 +435,21 @@ def test_examples_that_are_read_late_are_checked_then(part: Any, message: str) -
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: data.stream_of([]), "the stream has no tasks: 1 or more are needed"),
+        (lambda: data.stream_of([]), "the stream has no tasks; at least 1 is needed"),
         (lambda: data.stream_of({}), "the stream has no tasks"),
         (lambda: data.stream_of(5), "tasks is of type int, not a sequence of tasks"),  # type: ignore[arg-type]
-        (lambda: data.stream_of([(GOOD, GOOD), (GOOD,)]), r"task 1 is of type tuple and length 1: \(train, test"),
+        (lambda: data.stream_of([(GOOD, GOOD), (GOOD,)]), r"task 1 is of type tuple and length 1; expected \(train"),
         (lambda: data.stream_of([(GOOD, GOOD, GOOD)]), "task 0 is of type tuple and length 3"),
         (lambda: data.stream_of("ab"), "task 0 is of type str"),
-        (lambda: data.stream_of([(GOOD, GOOD)], classes=1), "classes=1: 2 or more different classes are needed"),
-        (lambda: data.stream_of([(GOOD, GOOD)], classes=["a", "a"]), r"classes=\['a', 'a'\]: 2 or more different"),
+        (lambda: data.stream_of([(GOOD, GOOD)], classes=1), "classes=1: at least 2 different classes are needed"),
+        (lambda: data.stream_of([(GOOD, GOOD)], classes=["a", "a"]), r"classes=\['a', 'a'\]: at least 2 different"),
         (
             lambda: data.stream_of([(numbers(labels=1), GOOD)]),
-            "task 0: its largest label is 0: pass classes=, the number of all classes",
+            "task 0: the largest label is 0; pass classes=, the number of all classes",
         ),
         (
             lambda: data.stream_of([((GOOD[0], GOOD[1] + 10**12), GOOD)]),
-            "task 0: its largest label is 1000000000002: pass classes=",
+            "task 0: the largest label is 1000000000002; pass classes=",
         ),
     ],
 )

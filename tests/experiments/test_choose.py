@@ -1,10 +1,9 @@
-"""What is chosen for a user's own data: every method learns it, rare classes are told, images of any size convolve."""
+"""Choices for a user's own data: every method learns, rare classes are found, images of any size use convolutions."""
 
 from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import nn
 
 import bayesbinn as bb
 from bayesbinn import data, models
-from bayesbinn.__main__ import main
 from bayesbinn.data.splits import stratified_rows, validation_rows
 from bayesbinn.experiments.choose import choose_budget, choose_for_file, choose_network, method_settings
 from bayesbinn.experiments.config import load_experiment
@@ -23,6 +21,7 @@ from bayesbinn.runs.data import load_data
 from bayesbinn.runs.ship import pack_run
 from bayesbinn.runs.single import Run
 from bayesbinn.train.loop import fit
+from tests.helpers.commands import call, done
 
 OWN_METHODS = ("bayesbinn", "ste", "bop", "pmf", "lrnet", "float")
 
@@ -35,23 +34,28 @@ def write_table(path: Path, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) ->
     return path
 
 
+def test_the_digits_preset_and_the_choice_for_own_data_agree_where_they_can() -> None:
+    """The preset spells its settings out. Whoever changes one of the two places is told here of the other."""
+    digits = data.load("digits")
+    budget = choose_budget(len(digits.train_inputs), convolutional=False).settings
+    preset = load_experiment("digits")
+    assert preset.training.batch_size == budget["batch_size"]
+    steps = budget["epochs"] * (len(digits.train_inputs) // budget["batch_size"])
+    for method in OWN_METHODS:
+        spelled, chosen = load_experiment("digits", method=method).method.settings, method_settings(method, steps)
+        different = {key for key in spelled.keys() | chosen.keys() if spelled.get(key) != chosen.get(key)}
+        assert different == {"bayesbinn": {"lr"}, "pmf": {"beta_interval"}}.get(method, set()), method
+
+
 def separable(count: int = 160) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Two columns of very different sizes that decide, and two of noise."""
+    """Two informative columns of very different scales, and two of noise."""
     x = np.random.default_rng(0).normal(size=(count, 4))
     return x * [1, 1000, 1, 0.01], np.where(x[:, 0] - x[:, 1] > 0, "yes", "no")
 
 
 def noise(count: int = 600) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Columns that say nothing, and 19 rows of one class for 1 of the other."""
+    """Uninformative columns, and 19 rows of one class for each row of the other."""
     return np.random.default_rng(1).normal(size=(count, 5)), np.where(np.arange(count) % 20 == 0, "rare", "usual")
-
-
-def train(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    torch.set_num_threads(1)
-    monkeypatch.setattr(sys, "argv", ["bayesbinn", "train", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        sys.exit(main())
-    assert not stop.value.code
 
 
 def last_row(folder: Path) -> dict[str, Any]:
@@ -71,11 +75,9 @@ def test_every_method_learns_a_small_table_with_its_defaults(method: str, tmp_pa
     assert last_row(tmp_path / "run")["test_accuracy"] >= 84
 
 
-def test_a_rare_class_without_a_trace_in_the_columns_is_never_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rare_class_without_a_trace_in_the_columns_is_never_predicted(tmp_path: Path) -> None:
     path = write_table(tmp_path / "own.csv", *noise())
-    train(monkeypatch, path, "--label", "y", "--epochs", 5, "--out", tmp_path / "run")
+    done("train", path, "--label", "y", "--epochs", 5, "--out", tmp_path / "run")
     assert last_row(tmp_path / "run")["test_accuracy"] >= 90, "the majority has 95 %"
 
 
@@ -118,7 +120,7 @@ def test_pmf_ends_with_binary_weights_however_short_the_run() -> None:
     assert method_settings("pmf", 300)["beta_growth"] ** (300 / method_settings("pmf", 300)["beta_interval"]) > 1000
 
 
-def test_what_was_chosen_is_said_and_so_is_what_the_user_changed(tmp_path: Path) -> None:
+def test_the_notes_state_the_choices_and_the_users_changes(tmp_path: Path) -> None:
     path = write_table(tmp_path / "own.csv", *separable())
     _, notes = choose_for_file(str(path), "y", "bayesbinn", {})
     said = "\n".join(notes)
@@ -155,24 +157,21 @@ def test_vgg_takes_images_of_any_height_and_width(size: tuple[int, int]) -> None
     assert model(torch.randn(3, 2, *size)).shape == (3, 4)
 
 
-def test_the_papers_vgg_is_what_it_was() -> None:
+def test_the_papers_vgg_is_unchanged() -> None:
     square, pair = models.vgg(width=0.03), models.vgg(image_size=(32, 32), width=0.03)
     assert str(square) == str(pair) and "affine=True" not in str(square)
     shifted = models.vgg(width=0.03, output_affine=True)
     assert str(shifted).count("affine=True") == 1 and str(shifted[-1]) == str(shifted[-1]).replace("False", "True")
 
 
-def test_images_that_are_not_square_are_trained_packed_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_that_are_not_square_are_trained_packed_and_told(tmp_path: Path) -> None:
     y = np.arange(60) % 2
     x = np.random.default_rng(2).integers(0, 60, (60, 10, 18), dtype=np.uint8)
     x[y == 1, :, 9:] += 150
     np.savez(tmp_path / "wide.npz", x=x, y=y)
     run = tmp_path / "run"
     small = ("--set", "model.width=0.05", "--epochs", 6)
-    train(monkeypatch, tmp_path / "wide.npz", *small, "--out", run)
-    assert "vgg" in capsys.readouterr().err
+    assert "vgg" in call("train", tmp_path / "wide.npz", *small, "--out", run).err
     assert load_experiment(str(run / "config.toml")).model.output_affine
     assert last_row(run)["test_accuracy"] >= 75
     assert pack_run(run).graph.input_shape == (1, 10, 18)
@@ -181,7 +180,7 @@ def test_images_that_are_not_square_are_trained_packed_and_told(
 # ---- the validation part ---------------------------------------------------------------------------
 
 
-def test_validation_rows_come_from_every_class_in_proportion() -> None:
+def test_validation_rows_are_stratified_by_class() -> None:
     classes = np.repeat([0, 1, 2], [900, 80, 20])
     for seed in range(5):
         train_rows, held = stratified_rows(classes, 0.1, seed)
@@ -198,7 +197,7 @@ def test_a_class_of_one_stays_in_training_and_no_validation_is_possible() -> Non
     assert len(stratified_rows(classes, 0.0, 0)[1]) == 0
 
 
-def test_own_data_are_stratified_and_runs_begun_before_keep_their_split(tmp_path: Path) -> None:
+def test_own_data_are_stratified_and_older_runs_keep_their_split(tmp_path: Path) -> None:
     path = write_table(tmp_path / "own.csv", *noise())
     experiment, _ = choose_for_file(str(path), "y", "bayesbinn", {})
     part = load_data(experiment).split(0.1, 0).validation
@@ -211,9 +210,7 @@ def test_own_data_are_stratified_and_runs_begun_before_keep_their_split(tmp_path
     assert torch.equal(old.whole()[0], plain.whole()[0]) and not torch.equal(old.whole()[0], part.whole()[0])
 
 
-def test_a_run_on_own_data_that_was_begun_before_goes_on_from_its_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_own_data_that_was_begun_before_goes_on_from_its_config(tmp_path: Path) -> None:
     path, run = write_table(tmp_path / "own.csv", *separable(60)), tmp_path / "run"
     changes = {"model.name": "mnist_mlp", "model.width": 0.02, "data.stratify": False}
     changes |= {"training.epochs": 3, "method.schedule.end": "authors"}
@@ -223,6 +220,6 @@ def test_a_run_on_own_data_that_was_begun_before_goes_on_from_its_config(
     new = ("stratify = ", "end = ", "hidden = ", "layers = ", "output_affine = ")
     lines = config.read_text().splitlines(keepends=True)
     config.write_text("".join(line for line in lines if not line.startswith(new)))
-    train(monkeypatch, config, "--out", run)
+    done("train", config, "--out", run)
     row = last_row(run)
-    assert row["epoch"] == 3 and row["lr"] == pytest.approx(0, abs=1e-12), "the authors' cosine, to its end"
+    assert row["epoch"] == 3 and row["lr"] == pytest.approx(0, abs=1e-12), "the authors' cosine goes to 0"

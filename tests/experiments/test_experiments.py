@@ -1,4 +1,4 @@
-"""Presets hold the paper's settings, experiments survive a file, mistakes get one line, schedules step as published."""
+"""Presets have the paper's settings, experiments survive a round trip, mistakes get one line, schedules are right."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_presets_have_the_papers_settings(preset: str, method: str, key: str
         assert place(load_experiment(preset, method=name), key) == value
 
 
-def test_without_a_method_the_first_is_taken() -> None:
+def test_without_a_method_the_first_one_is_used() -> None:
     assert load_experiment("mnist").method.name == "bayesbinn"
 
 
@@ -123,7 +123,7 @@ def test_changes_reach_every_section(tmp_path: Path) -> None:
     assert experiment.method.settings == {"lr": 0.5, "betas": (0.8, 0.9)}
     assert (experiment.training.epochs, experiment.model.width, experiment.method.real_lr) == (3, 0.5, 0.2)
     assert experiment.method.schedule.kind == "constant"
-    assert load_experiment("digits", method="ste").training.epochs == 40  # presets are not changed by it
+    assert load_experiment("digits", method="ste").training.epochs == 40  # this does not change presets
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
@@ -168,7 +168,7 @@ def test_a_wrong_setting_gets_one_line(changes: dict[str, Any], message: str) ->
 FILES = [
     ("[data", "not TOML"),
     ('title = "x"\nmethod = 3\n[data]\nname = "digits"', "field required"),
-    ('title = "x"\n[data]\nname = "digits"', "it needs a table [method], or [methods.NAME]"),
+    ('title = "x"\n[data]\nname = "digits"', "add a table [method], or [methods.NAME]"),
     ('title = "x"\nmethods = 3', "methods must be a table, received 3"),
     ('title = "x"\n[methods]\nste = 3', "ste must be a table, received 3"),
     ('title = "x"\ntraining = 3\n[methods.ste]\nlr = 0.1', "training must be a table"),
@@ -189,9 +189,9 @@ def test_a_broken_file_gets_one_line(text: str, message: str, tmp_path: Path) ->
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_text_gets_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_gets_one_line(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BayesbinnError, match="cannot be read"):
+    with pytest.raises(BayesbinnError, match="cannot read the file"):
         load_experiment(str(tmp_path / "mine.toml"))
 
 
@@ -217,7 +217,7 @@ def test_a_missing_setting_and_an_absent_method_are_named(tmp_path: Path) -> Non
 def test_toml_keeps_every_kind_of_value() -> None:
     tree = {"a": 'quote " and \\ and \n', "b": {"c": {"x": 1e16, "y": 1e-300, "z": True}, "d": [1, 2.5]}, "n": -3}
     assert tomllib.loads(to_toml(tree)) == tree
-    with pytest.raises(BayesbinnError, match="cannot be written as TOML"):
+    with pytest.raises(BayesbinnError, match=r"cannot write .* as TOML"):
         to_toml({"a": object()})
 
 
@@ -225,7 +225,7 @@ def test_toml_keeps_every_kind_of_value() -> None:
 
 
 def rates(preset: str, method: str, iterations: int | None = None, epochs: int | None = None) -> list[float]:
-    """The learning rate of every epoch, or of every iteration where an epoch has several."""
+    """The learning rate of every epoch, or of every iteration if an epoch has several."""
     changes = {} if epochs is None else {"training.epochs": epochs}
     experiment = load_experiment(preset, method=method, overrides=changes)
     total, per = experiment.training.epochs, (iterations or 1)
@@ -237,7 +237,7 @@ def rates(preset: str, method: str, iterations: int | None = None, epochs: int |
     ]
 
 
-def test_cosine_is_the_one_the_authors_step_at_the_start_of_an_epoch() -> None:
+def test_the_cosine_is_the_authors_stepped_at_the_start_of_an_epoch() -> None:
     lr = rates("mnist", "bayesbinn")
     assert lr[0] == pytest.approx(1e-4 * (1 + math.cos(math.pi / 500)) / 2, rel=1e-12)
     assert lr[249] == pytest.approx(0.5e-4, rel=1e-9)

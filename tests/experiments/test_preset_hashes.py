@@ -1,11 +1,11 @@
 """The paper's presets compute the same numbers, bit for bit, as when their hashes were recorded.
 
 Every method of every preset trains a few steps on the real data, with one thread, as `bayesbinn train` does,
-and at the preset's own number of epochs, which sets the learning rate. What is compared is the state of the
-optimizer (λ, or the latent weights and their moments), the model's real parameters, and BatchNorm's statistics.
+and with the preset's number of epochs, which determines the learning rate. The test compares the state of the optimizer
+(λ, or the latent weights and their moments), the model's real parameters, and the BatchNorm statistics.
 
-Another processor, another torch or other kernels add up in another order: there the tests are skipped. To record
-the cases that have no hash yet (delete the file to record all of them, from a state that is known to be right):
+A different processor, torch version or kernel adds numbers in a different order, so the tests are skipped there. To
+record the cases that have no hash yet (delete the file to record all of them, from a state known to be correct):
 
     BAYESBINN_DATA=FOLDER python tests/experiments/test_preset_hashes.py --record
 """
@@ -38,13 +38,13 @@ from tests.helpers.places import FIXTURES
 
 FIXTURE = FIXTURES / "preset_hashes.json"
 OURS = {"digits", "permuted-digits"}
-"""Presets that are not of the paper's experiments; they may change."""
+"""Presets that are not experiments in the paper; they may change."""
 STEPS, SHORT_STEPS = 50, 3
 SMALL_WIDTH = 0.125
 CONVOLUTIONAL = {"cifar10", "cifar100", "lrnet-cifar10"}
-"""Networks too wide for a test: they are trained at `SMALL_WIDTH`."""
+"""Networks too wide for a test, trained at `SMALL_WIDTH` instead."""
 SIMILAR = {"cifar100", "mnist-learning-rates", "mnist-temperatures"}
-"""Presets that differ from another one only in numbers: the short form leaves them out."""
+"""Presets that differ from another one only in numbers; the short form skips them."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def machine() -> dict[str, str]:
 
 
 def trained(case: Case, data: Path, folder: Path) -> tuple[nn.Module, BinaryOptimizer]:
-    """The model and the optimizer of the case's run when it has made its steps."""
+    """The model and the optimizer of the case's run after its steps."""
     changes: dict[str, Any] = {"model.width": case.width}
     if load_experiment(case.preset, method=case.method).continual is not None:
         changes["continual.rows"] = "diagonal"  # does not measure the untrained network on all tasks
@@ -102,13 +102,13 @@ def trained(case: Case, data: Path, folder: Path) -> tuple[nn.Module, BinaryOpti
 
 
 def after(steps: int) -> Callable[[], bool]:
-    """Says "stop" when it is asked for the `steps`-th time, which is once for each batch."""
+    """Returns "stop" at the `steps`-th call; it is called once per batch."""
     left = iter(range(steps - 1, -1, -1))
     return lambda: next(left) == 0
 
 
 def hashes(model: nn.Module, optimizer: BinaryOptimizer) -> dict[str, str]:
-    """SHA-256 of the optimizer's state, of the real parameters and of BatchNorm's statistics."""
+    """SHA-256 of the optimizer's state, the real parameters and the BatchNorm statistics."""
     owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     real = [(name, p) for name, p in model.named_parameters() if not optimizer.binary or id(p) not in owned]
     return {"state": digest(state_of(optimizer)), "real": digest(real), "statistics": digest(model.named_buffers())}
@@ -137,7 +137,7 @@ def compare(case: Case, data: Path, folder: Path) -> None:
         differing = "; ".join(
             f"{k}: {here[k]}, recorded on {v}" for k, v in recorded["machine"].items() if here[k] != v
         )
-        pytest.skip(f"hashes hold on one kind of machine only ({differing})")
+        pytest.skip(f"hashes are valid only on one kind of machine ({differing})")
     torch.set_num_threads(1)
     assert hashes(*trained(case, data, folder)) == recorded["hashes"][case.name]
 
@@ -164,7 +164,7 @@ def test_a_hash_notices_the_last_bit() -> None:
 
 
 def record() -> None:
-    """Add the hashes of the present state for the cases that have none."""
+    """Add the hashes of the current state for the cases that have none."""
     data = os.environ.get("BAYESBINN_DATA")
     if not data:
         raise SystemExit("BAYESBINN_DATA is not set: it names a folder with the real data sets")

@@ -1,4 +1,4 @@
-"""Export to C: what gcc makes of it against the reference, on every operation and on the paper's networks."""
+"""Export to C: programs compiled by gcc against the reference, on every operation and on the paper's networks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not 
 def program(folder: Path, models: list[ModelFile], compiler: list[str], runner: list[str], count: int = 0) -> Any:
     """Export, compile and run all models as one program: a list of answers, one dict per model.
 
-    With a `count`, the models are `paper_networks` and only `predict` is called: the rest takes as long again.
+    With a `count`, the models are `paper_networks` and only `predict` is called, because the rest doubles the time.
     """
     kinds = ["predict" if count else _kind(model) for model in models]
     known = {id(model): raw for model, raw in cases.paper_networks().values()} if count else {}
@@ -130,7 +130,7 @@ def answers(fuzzed: dict[str, list[ModelFile]], tmp_path_factory: pytest.TempPat
 
 
 @pytest.mark.parametrize("group", [*sorted(OPERATIONS), "classifier", "residual", "regression"])
-def test_every_operation_is_the_references(group: str, answers: dict[str, list[Any]]) -> None:
+def test_every_operation_matches_the_reference(group: str, answers: dict[str, list[Any]]) -> None:
     assert len(answers[group]) >= 5
     for answer in answers[group]:
         check(answer)
@@ -217,7 +217,7 @@ def test_a_wrong_buffer_and_nan_are_codes(tmp_path: Path) -> None:
         assert call(function, 4 * floats, start=1) == -2
         assert call(function, 4 * floats) == (right.argmax() if function == "classify" else 0)
         assert built.model_predict(None, None, None, ctypes.c_size_t(1 << 20)) == -1
-    np.testing.assert_array_equal(memory[floats:], 7)  # nothing behind the promised size was touched
+    np.testing.assert_array_equal(memory[floats:], 7)  # nothing beyond the declared size was touched
     assert call("classify", 4 * floats, x=np.array([1, np.nan, 0, 0], np.float32)) == -3
     assert call("predict", 4 * floats, x=np.array([1, np.nan, 0, 0], np.float32)) == 0 and np.isnan(out).all()
 
@@ -238,7 +238,7 @@ def test_shifts_of_a_calibration_reach_c(outputs: int, tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_but_the_buffer(tmp_path: Path) -> None:
-    """No writable data in the object file, and no function from outside but these of math.h and string.h."""
+    """No writable data in the object file, and no external functions except these from math.h and string.h."""
     _, source = export_c(cases.residual(5), tmp_path)
     subprocess.run(["gcc", "-Os", "-c", *STRICT, str(source), "-o", str(tmp_path / "m.o")], check=True)
     listing = subprocess.run(["nm", str(tmp_path / "m.o")], capture_output=True, text=True, check=True).stdout
@@ -304,8 +304,8 @@ def test_any_identifier_is_a_name(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "2nd", "a b", "é", "a;", 'x"', "_x", "a\n", "a" * 41])
-def test_other_names_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="it starts C names"):
+def test_other_names_are_rejected(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="C names start with it"):
         export_c(small(), tmp_path, name=name)
     assert not list(tmp_path.iterdir())
 
@@ -318,7 +318,7 @@ def test_where_the_files_go(tmp_path: Path) -> None:
     assert export_c(small(), tmp_path / "firmware" / "src" / "net")[1].is_file()
     with pytest.raises(InvalidFile, match=r"net\.c"):
         export_c(small(), tmp_path / "net.c" / "net")
-    with pytest.raises(InvalidInput, match="includes it by this name"):
+    with pytest.raises(InvalidInput, match="is included by this name"):
         export_c(small(), tmp_path / 'a"b')
     assert not list(tmp_path.glob("*.partial"))
 
@@ -328,7 +328,7 @@ def test_where_the_files_go(tmp_path: Path) -> None:
 
 def test_memory_is_that_of_the_largest_step() -> None:
     """5 hidden units and 3 outputs: the inputs are the caller's, relu works in place, and the answer of `classify`
-    takes the place of the hidden units."""
+    reuses the memory of the hidden units."""
     assert plan_memory(networks_of(small())).floats == 5 + 3
 
 
@@ -351,13 +351,13 @@ def test_real_numbers_keep_every_bit() -> None:
         assert np.float32(float.fromhex(number(value)[:-1])).tobytes() == value.tobytes()
 
 
-def test_what_cannot_be_exported_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_rejected_by_name(tmp_path: Path) -> None:
     window = {"kernel": (2, 2), "stride": (1, 1), "padding": (1, 1), "ceil": False, "dilation": (5, 5)}
     missing = ModelFile(Graph((1, 4, 4), (Node("max_pool2d", (0,), "p", window),), task="regression"), {})
-    with pytest.raises(InvalidInput, match=r"node 0 \(max_pool2d 'p'\): a window lies in the padding alone"):
+    with pytest.raises(InvalidInput, match=r"node 0 \(max_pool2d 'p'\): a window covers only padding"):
         export_c(missing, tmp_path)
     image = ModelFile(Graph((1, 4, 4), (Node("relu", (0,)),)), {})
-    with pytest.raises(InvalidInput, match=r"gives \[1, 4, 4\] for an input; a classifier must give \[classes\]"):
+    with pytest.raises(InvalidInput, match=r"returns \[1, 4, 4\] for an input; a classifier must return \[classes\]"):
         export_c(image, tmp_path)
     large = Graph((1, 1, 70_000), (Node("adaptive_max_pool2d", (0,), "", {"size": (1, 1 << 16)}),), task="regression")
     with pytest.raises(InvalidInput, match="overflow the 32 bits"):

@@ -59,7 +59,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("op", sorted(OPERATIONS))
-def test_every_operation_is_the_references(op: str, path: Path) -> None:
+def test_every_operation_matches_the_reference(op: str, path: Path) -> None:
     @settings(FUZZ, max_examples=25)
     @given(cases.models((op,)))
     def every(model: ModelFile) -> None:
@@ -110,11 +110,11 @@ def test_weights_stay_bits_in_the_file(path: Path) -> None:
 
 def test_bits_are_unpacked_once_when_a_session_is_created(path: Path, tmp_path: Path) -> None:
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 3
     export_onnx(small(), path)
     onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    left = {node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node}
+    left = {node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node}
     assert "MatMul" in left or "Gemm" in left
     assert not left & {"BitShift", "BitwiseAnd", "Cast", "Slice", "Transpose", "Reshape"}
 
@@ -140,7 +140,7 @@ def test_shared_layers_are_written_once(path: Path) -> None:
 
 
 def test_extreme_logits_of_an_ensemble_stay_finite(path: Path) -> None:
-    """Both networks give class 1 a probability that float32 cannot hold."""
+    """Both networks give class 1 a probability too small for float32."""
     weight = np.ones((2, 2, 1), np.float32)
     weight[:, 1] = -1
     nodes = (Node("linear", (0,), "", {"shape": (2, 1)}, {"weight": "w"}),)
@@ -166,7 +166,7 @@ def test_hostile_names_are_only_names(path: Path) -> None:
     assert notes["task"] == "classification" and json.loads(notes["networks"]) == 1
 
 
-def test_refusals_are_one_line_and_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejections_are_one_line_and_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = onnx.defs.onnx_opset_version()
     for opset in (17, newest + 1):
         with pytest.raises(InvalidInput, match=f"opset={opset}: this version of onnx can write 18 to {newest}"):
@@ -175,7 +175,7 @@ def test_refusals_are_one_line_and_leave_no_file(tmp_path: Path, monkeypatch: py
         export_onnx(small(), tmp_path / "missing" / "m.onnx")
     window = {"kernel": (2, 2), "stride": (1, 1), "padding": (1, 1), "ceil": False, "dilation": (5, 5)}
     missing = ModelFile(Graph((1, 4, 4), (Node("max_pool2d", (0,), "p", window),), task="regression"), {})
-    with pytest.raises(InvalidInput, match="a window lies in the padding alone"):
+    with pytest.raises(InvalidInput, match="a window covers only padding"):
         export_onnx(missing, tmp_path / "m.onnx")
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingDependency, match=r"needs onnx: pip install -c constraints.txt '.\[onnx\]'"):

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from bayesbinn.modelfile.bits import pack_rows
 from bayesbinn.modelfile.container import ModelFile, shapes
-from bayesbinn.modelfile.graph import Graph, Node
+from bayesbinn.modelfile.graph import OPERATIONS, Graph, Node
+
+SHAPE_KEEPERS = [op for op, each in OPERATIONS.items() if each.elementwise and each.inputs == 1] + ["softmax", "affine"]
 
 
 class GraphBuilder:
@@ -21,6 +23,12 @@ class GraphBuilder:
         self.random = np.random.default_rng(seed)
         self.nodes: list[Node] = []
         self.tensors: dict[str, Any] = {}
+
+    def add_convolution(self, outputs: int, **scales: Any) -> int:
+        """3×3 with binary weights and padding that keeps the size."""
+        shape = (outputs, self.shape()[0], 3, 3)
+        geometry = {"stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
+        return self.add("conv2d", shape=shape, **geometry, tensors={"weight": self.weight(shape), **scales})
 
     def add(self, op: str, *inputs: int, tensors: dict[str, Any] | None = None, **settings: Any) -> int:
         """A node; its inputs are values, by default the last one. Returns the number of its value."""
@@ -105,7 +113,7 @@ def _pool(draw: Any, g: GraphBuilder) -> None:
 
 
 def _pointwise(draw: Any, g: GraphBuilder) -> None:
-    op = draw(st.sampled_from(["relu", "tanh", "sigmoid", "hardtanh", "softmax", "affine"]))
+    op = draw(st.sampled_from(SHAPE_KEEPERS))
     if op == "hardtanh":
         g.add(op, min=-0.5, max=1.5)
     elif op == "softmax":

@@ -1,4 +1,4 @@
-"""The native kernels give the bits of the torch twin; noise and elementary functions are what they claim to be."""
+"""The native kernels give the bits of the torch reference; noise and elementary functions are what they claim to be."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from bayesbinn import kernels
-from bayesbinn.kernels import elementary, native, noise
-from bayesbinn.kernels import reference as twin
+from bayesbinn.kernels import elementary, native, noise, reference
+from bayesbinn.kernels.dispatch import KERNELS, Kernel
 from bayesbinn.methods import METHODS
 
+# The native kernels without the dispatch around them.
+compiled = SimpleNamespace(**{name: kernel.native for name, kernel in KERNELS.items()})
 needs_native = pytest.mark.skipif(not native.available, reason=f"no native kernels: {native.reason}")
 
 SIZES = [0, 1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 1000, 100_003]
@@ -37,7 +41,7 @@ def naturals(size: int, seed: int = 0, shifted: bool = False) -> Tensor:
     """λ of all kinds, in turns of 128: uncertain; certain; certain, but v(λ) > 0; far off; and special values."""
     natural = values(size, seed, 4.0, shifted)
     turn = torch.arange(size) // 128 % 4
-    side = twin.sign(natural)
+    side = reference.sign(natural)
     natural[turn == 1] += 10 * side[turn == 1]
     natural[turn == 2] = 8.7 * side[turn == 2]
     natural[turn == 3] *= 1e30
@@ -52,8 +56,8 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _twin_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The twin's many small operations would wait for each other's threads; the kernels get two."""
+def _reference_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The reference's many small operations would wait for each other's threads; the kernels get two."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
@@ -124,7 +128,7 @@ def test_half_logit_accuracy() -> None:
     assert float(ends.abs().max()) <= elementary.MAX_LOGISTIC * (1 + 1e-6)
 
 
-# ---- native against twin -----------------------------------------------------------------------
+# ---- native against reference -----------------------------------------------------------------------
 
 
 @needs_native
@@ -134,7 +138,7 @@ def test_the_chosen_instruction_set_is_in_use() -> None:
 
 
 def in_layouts(build: Callable[[int, bool], tuple[list[Tensor], list[Tensor]]]) -> None:
-    """Compare what `build(size, shifted)` returns, tensors worked on by native and by twin, in all layouts."""
+    """Compare what `build(size, shifted)` returns, tensors worked on by native and by reference, in all layouts."""
     for size in SIZES:
         for shifted in (False, True):
             actual, expected = build(size, shifted)
@@ -155,25 +159,25 @@ class TestSameAsTwin:
     def test_relaxed_sample(self, temperature: float, threads: int) -> None:
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             p, natural = filled(size, shifted), naturals(size, shifted=shifted)
-            native.write_relaxed_sample([p], [natural], [KEY], DRAW, temperature)
-            return [p], [twin.relaxed_sample(natural, KEY, DRAW, 0, temperature)]
+            compiled.write_relaxed_sample([p], [natural], [KEY], DRAW, temperature)
+            return [p], [reference.relaxed_sample(natural, KEY, DRAW, 0, temperature)]
 
         in_layouts(build)
 
     def test_hard_sample(self, threads: int) -> None:
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             p, natural = filled(size, shifted), naturals(size, shifted=shifted)
-            native.write_hard_sample([p], [natural], [KEY], DRAW)
-            return [p], [twin.hard_sample(natural, KEY, DRAW, 0)]
+            compiled.write_hard_sample([p], [natural], [KEY], DRAW)
+            return [p], [reference.hard_sample(natural, KEY, DRAW, 0)]
 
         in_layouts(build)
 
     def test_sign_and_tanh(self, threads: int) -> None:
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             hard, soft, source = filled(size, shifted), filled(size, shifted), naturals(size, shifted=shifted)
-            native.write_sign([hard], [source])
-            native.write_tanh([soft], [source], 0.7)
-            return [hard, soft], [twin.sign(source), twin.tanh(source * 0.7)]
+            compiled.write_sign([hard], [source])
+            compiled.write_tanh([soft], [source], 0.7)
+            return [hard, soft], [reference.sign(source), reference.tanh(source * 0.7)]
 
         in_layouts(build)
 
@@ -183,10 +187,10 @@ class TestSameAsTwin:
             soft, hard = filled(size, shifted), filled(size, shifted)
             logits = values(2 * size, 3, shifted=shifted).view(2, size)
             logits[:, : size // 3] = 0.25  # equal logits: the sign of zero
-            native.write_pmf_weights([soft], [logits], beta)
-            native.write_pmf_sign([hard], [logits])
+            compiled.write_pmf_weights([soft], [logits], beta)
+            compiled.write_pmf_sign([hard], [logits])
             difference = logits[1] - logits[0]
-            return [soft, hard], [twin.tanh(difference * (beta / 2)), twin.sign(difference)]
+            return [soft, hard], [reference.tanh(difference * (beta / 2)), reference.sign(difference)]
 
         in_layouts(build)
 
@@ -194,8 +198,8 @@ class TestSameAsTwin:
     def test_accumulate_scaled(self, temperature: float, threads: int) -> None:
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             total, natural, g = values(size, 1, shifted=shifted), naturals(size, shifted=shifted), values(size, 2)
-            expected = total + twin.gradient_scale(natural, KEY, DRAW, 0, temperature, 1e-10) * g
-            native.accumulate_scaled([total], [natural], [g], [KEY], DRAW, temperature, 1e-10)
+            expected = total + reference.gradient_scale(natural, KEY, DRAW, 0, temperature, 1e-10) * g
+            compiled.accumulate_scaled([total], [natural], [g], [KEY], DRAW, temperature, 1e-10)
             return [total], [expected]
 
         in_layouts(build)
@@ -208,7 +212,7 @@ class TestSameAsTwin:
     def test_bayesbinn_update(
         self, temperature: float, with_momentum: bool, with_prior: bool, draw: int | None, steady: bool
     ) -> None:
-        rule = twin.RuleSettings(
+        rule = reference.RuleSettings(
             0.013, temperature, 1e-10, 60000 / 7, kl_weight=0.3, momentum=0.9, steady=steady, relaxation=0.2
         )
 
@@ -218,12 +222,12 @@ class TestSameAsTwin:
             prior = values(size, 5, shifted=shifted) if with_prior else None
             scaled = g
             if draw is not None:
-                scaled = twin.gradient_scale(natural, KEY, draw, 0, temperature, rule.eps) * g
-            new, average = twin.natural_gradient_step(natural, scaled, momentum, prior, rule)
-            native.bayesbinn_update([p], [natural], [g], [momentum], [prior], [KEY], draw, rule)
+                scaled = reference.gradient_scale(natural, KEY, draw, 0, temperature, rule.eps) * g
+            new, average = reference.natural_gradient_step(natural, scaled, momentum, prior, rule)
+            compiled.bayesbinn_update([p], [natural], [g], [momentum], [prior], [KEY], draw, rule)
             if momentum is None or average is None:
-                return [p, natural], [twin.sign(new), new]
-            return [p, natural, momentum], [twin.sign(new), new, average]
+                return [p, natural], [reference.sign(new), new]
+            return [p, natural, momentum], [reference.sign(new), new, average]
 
         in_layouts(build)
 
@@ -237,16 +241,16 @@ class TestSameAsTwin:
             natural = naturals(size, shifted=shifted)
             p = filled(size, shifted)
             if held:
-                p.copy_(twin.sign(natural))
+                p.copy_(reference.sign(natural))
             slope = filled(size, shifted) if with_slope else None
-            native.write_training_sample([p], [natural], [slope], [KEY], DRAW, temperature, held)
+            compiled.write_training_sample([p], [natural], [slope], [KEY], DRAW, temperature, held)
             sample = p.clone()
-            native.restore_mode([p], [natural], temperature)
+            compiled.restore_mode([p], [natural], temperature)
             found = [sample, p]
-            expected = [twin.relaxed_sample(natural, KEY, DRAW, 0, temperature), twin.sign(natural)]
+            expected = [reference.relaxed_sample(natural, KEY, DRAW, 0, temperature), reference.sign(natural)]
             if slope is not None:
                 found.append(slope)
-                expected.append(twin.sample_slope(natural, KEY, DRAW, 0, temperature))
+                expected.append(reference.sample_slope(natural, KEY, DRAW, 0, temperature))
             return found, expected
 
         in_layouts(build)
@@ -256,18 +260,20 @@ class TestSameAsTwin:
     @pytest.mark.parametrize("steady", [False, True])
     def test_update_from_slopes(self, temperature: float, with_momentum: bool, steady: bool) -> None:
         """The same bits as the update that draws the noise again."""
-        rule = twin.RuleSettings(0.013, temperature, 1e-10, 60000 / 7, 0.3, 0.9 if with_momentum else 0.0, steady, 0.2)
+        rule = reference.RuleSettings(
+            0.013, temperature, 1e-10, 60000 / 7, 0.3, 0.9 if with_momentum else 0.0, steady, 0.2
+        )
 
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             states = []
-            slope = twin.sample_slope(naturals(size, shifted=shifted), KEY, DRAW, 0, temperature)
+            slope = reference.sample_slope(naturals(size, shifted=shifted), KEY, DRAW, 0, temperature)
             for from_slopes in (True, False):
                 p, natural, g = filled(size, shifted), naturals(size, shifted=shifted), values(size, 2)
                 m, prior = (values(size, 4) if with_momentum else None), values(size, 5)
                 if from_slopes:
-                    native.bayesbinn_update_from_slopes([p], [natural], [g], [slope], [m], [prior], rule)
+                    compiled.bayesbinn_update_from_slopes([p], [natural], [g], [slope], [m], [prior], rule)
                 else:
-                    native.bayesbinn_update([p], [natural], [g], [m], [prior], [KEY], DRAW, rule)
+                    compiled.bayesbinn_update([p], [natural], [g], [m], [prior], [KEY], DRAW, rule)
                 states.append([p, natural, *([] if m is None else [m])])
             return states[0], states[1]
 
@@ -275,60 +281,60 @@ class TestSameAsTwin:
 
     @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
     def test_adam(self, weight_decay: float, threads: int) -> None:
-        settings = twin.AdamSettings.at_step(3, 1e-3, (0.9, 0.999), 1e-8, weight_decay)
+        settings = reference.AdamSettings.at_step(3, 1e-3, (0.9, 0.999), 1e-8, weight_decay)
 
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             value, g, first = (values(size, seed, shifted=shifted) for seed in (1, 2, 3))
             second = values(size, 4, shifted=shifted).square()
             decayed = g + value * weight_decay if weight_decay else g
-            step, *moments = twin.adam_direction(decayed, first, second, settings)
+            step, *moments = reference.adam_direction(decayed, first, second, settings)
             expected = [value - step, *moments]
-            native.adam([value], [g], [first], [second], settings)
+            compiled.adam([value], [g], [first], [second], settings)
             return [value, first, second], expected
 
         in_layouts(build)
 
     def test_ste_update(self, threads: int) -> None:
-        settings = twin.AdamSettings.at_step(1, 0.5, (0.9, 0.999), 1e-8, 1e-4)
+        settings = reference.AdamSettings.at_step(1, 0.5, (0.9, 0.999), 1e-8, 1e-4)
 
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             p = filled(size, shifted)
             latent, g, first = (values(size, seed, shifted=shifted) for seed in (1, 2, 3))
             second = values(size, 4, shifted=shifted).square()
-            step, *moments = twin.adam_direction(g + latent * 1e-4, first, second, settings)
+            step, *moments = reference.adam_direction(g + latent * 1e-4, first, second, settings)
             new = (latent - step).clamp(-1.25, 1.25)
-            native.ste_update([p], [latent], [g], [first], [second], 1.25, settings)
-            return [p, latent, first, second], [twin.sign(new), new, *moments]
+            compiled.ste_update([p], [latent], [g], [first], [second], 1.25, settings)
+            return [p, latent, first, second], [reference.sign(new), new, *moments]
 
         in_layouts(build)
 
     def test_bop_update(self, threads: int) -> None:
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
-            weight = twin.sign(values(size, 1, shifted=shifted))
+            weight = reference.sign(values(size, 1, shifted=shifted))
             average, g = (values(size, seed, 1e-3, shifted=shifted) for seed in (2, 3))
-            expected = twin.bop_step(weight, average, g, 1e-2, 1e-4)
-            native.bop_update([weight], [average], [g], 1e-2, 1e-4)
+            expected = reference.bop_step(weight, average, g, 1e-2, 1e-4)
+            compiled.bop_update([weight], [average], [g], 1e-2, 1e-4)
             return [weight, average], list(expected)
 
         in_layouts(build)
 
     @pytest.mark.parametrize("beta", [1.0, 1.7, 300.0])
     def test_pmf_update(self, beta: float, threads: int) -> None:
-        settings = twin.AdamSettings.at_step(2, 1e-2, (0.9, 0.999), 1e-8, 1e-3)
+        settings = reference.AdamSettings.at_step(2, 1e-2, (0.9, 0.999), 1e-8, 1e-3)
 
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             p, g = filled(size, shifted), values(size, 1, shifted=shifted)
             logits, firsts = (values(2 * size, seed, 0.1, shifted).view(2, size) for seed in (2, 3))
             seconds = values(2 * size, 4, 0.1, shifted).square().view(2, size)
-            weight = twin.tanh((logits[1] - logits[0]) * (beta / 2))
+            weight = reference.tanh((logits[1] - logits[0]) * (beta / 2))
             rows = []
-            for row, gradient in enumerate(twin.pmf_logit_gradients(weight, g, beta)):
+            for row, gradient in enumerate(reference.pmf_logit_gradients(weight, g, beta)):
                 decayed = gradient + logits[row] * 1e-3
-                step, *moments = twin.adam_direction(decayed, firsts[row], seconds[row], settings)
+                step, *moments = reference.adam_direction(decayed, firsts[row], seconds[row], settings)
                 rows.append((logits[row] - step, *moments))
             new, *moments = (torch.stack(pair) for pair in zip(*rows, strict=True))
-            native.pmf_update([p], [logits], [g], [firsts], [seconds], beta, settings)
-            return [p, logits, firsts, seconds], [twin.sign(new[1] - new[0]), new, *moments]
+            compiled.pmf_update([p], [logits], [g], [firsts], [seconds], beta, settings)
+            return [p, logits, firsts, seconds], [reference.sign(new[1] - new[0]), new, *moments]
 
         in_layouts(build)
 
@@ -337,20 +343,20 @@ class TestSameAsTwin:
         sizes, keys = [1_000_003, 0, 40_000, 5], [1, 2, 3, (1 << 64) - 1]
         states = [naturals(size, seed) for seed, size in enumerate(sizes)]
         weights = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
-        native.write_relaxed_sample(weights, states, keys, 3, 1e-2)
+        compiled.write_relaxed_sample(weights, states, keys, 3, 1e-2)
         for weight, natural, key in zip(weights, states, keys, strict=True):
-            assert same_bits(weight.detach(), twin.relaxed_sample(natural, key, 3, 0, 1e-2))
+            assert same_bits(weight.detach(), reference.relaxed_sample(natural, key, 3, 0, 1e-2))
 
     def test_a_large_network(self) -> None:
         """Enough elements that the weights are stored past the caches."""
         natural = naturals(1 << 22)
         weight, unaligned = torch.zeros(1 << 22), torch.zeros((1 << 22) + 1)[1:]
-        native.write_sign([weight, unaligned], [natural, natural])
-        assert same_bits(weight, twin.sign(natural))
-        assert same_bits(unaligned, twin.sign(natural))
-        native.write_relaxed_sample([weight], [natural], [KEY], 0, 1e-10)
+        compiled.write_sign([weight, unaligned], [natural, natural])
+        assert same_bits(weight, reference.sign(natural))
+        assert same_bits(unaligned, reference.sign(natural))
+        compiled.write_relaxed_sample([weight], [natural], [KEY], 0, 1e-10)
         piece = slice(1 << 21, (1 << 21) + (1 << 16))
-        assert same_bits(weight[piece], twin.relaxed_sample(natural[piece], KEY, 0, 1 << 21, 1e-10))
+        assert same_bits(weight[piece], reference.relaxed_sample(natural[piece], KEY, 0, 1 << 21, 1e-10))
 
 
 @needs_native
@@ -360,20 +366,20 @@ def test_short_way_changes_nothing(temperature: float) -> None:
     threshold = elementary.MAX_LOGISTIC + elementary.SATURATION * temperature
     for excess in (1.00002, 1.0001, 1.1, 1e10):
         size = 128 * 100
-        certain = twin.sign(values(size, 1)) * (max(threshold, elementary.SATURATION) * excess)
+        certain = reference.sign(values(size, 1)) * (max(threshold, elementary.SATURATION) * excess)
         mixed = certain.clone()
         mixed[::128] = 0.5
         rest = torch.arange(size) % 128 != 0
         g = values(size, 2)
-        rule = twin.RuleSettings(0.1, temperature, 1e-10, 100.0, 1.0, 0.0)
+        rule = reference.RuleSettings(0.1, temperature, 1e-10, 100.0, 1.0, 0.0)
         results = []
         for natural in (certain, mixed):
             relaxed, hard, total, mode = (torch.zeros(size) for _ in range(4))
-            native.write_relaxed_sample([relaxed], [natural], [KEY], 1, temperature)
-            native.write_hard_sample([hard], [natural], [KEY], 1)
-            native.accumulate_scaled([total], [natural], [g], [KEY], 1, temperature, 1e-10)
+            compiled.write_relaxed_sample([relaxed], [natural], [KEY], 1, temperature)
+            compiled.write_hard_sample([hard], [natural], [KEY], 1)
+            compiled.accumulate_scaled([total], [natural], [g], [KEY], 1, temperature, 1e-10)
             updated = natural.clone()
-            native.bayesbinn_update([mode], [updated], [g], [None], [None], [KEY], 1, rule)
+            compiled.bayesbinn_update([mode], [updated], [g], [None], [None], [KEY], 1, rule)
             results.append([x[rest] for x in (relaxed, hard, total, mode, updated)])
         for short, long in zip(*results, strict=True):
             assert same_bits(short, long)
@@ -389,20 +395,20 @@ EXTREME_DRAWS = [(395740, -1.0), (70683, 1.0)]
 def test_extreme_noise_still_counts(draw: int, side: float, temperature: float) -> None:
     """Just below the threshold of the short way, the most extreme δ turns or softens a weight."""
     size = 128
-    delta = twin.logistic_noise(torch.zeros(size), KEY, draw, 0)
+    delta = reference.logistic_noise(torch.zeros(size), KEY, draw, 0)
     assert float((delta * side).max()) == pytest.approx(elementary.MAX_LOGISTIC, rel=1e-6)
     natural = torch.full((size,), -side * elementary.MAX_LOGISTIC * 0.9999)
     weight = torch.zeros(size)
-    native.write_hard_sample([weight], [natural], [KEY], draw)
-    assert same_bits(weight, twin.hard_sample(natural, KEY, draw, 0))
+    compiled.write_hard_sample([weight], [natural], [KEY], draw)
+    assert same_bits(weight, reference.hard_sample(natural, KEY, draw, 0))
     assert int((weight == side).sum()) == 1
 
     natural = torch.full((size,), -side * (elementary.MAX_LOGISTIC + 0.9 * elementary.SATURATION * temperature))
-    native.write_relaxed_sample([weight], [natural], [KEY], draw, temperature)
-    assert same_bits(weight, twin.relaxed_sample(natural, KEY, draw, 0, temperature))
+    compiled.write_relaxed_sample([weight], [natural], [KEY], draw, temperature)
+    assert same_bits(weight, reference.relaxed_sample(natural, KEY, draw, 0, temperature))
     total, ones = torch.zeros(size), torch.ones(size)
-    native.accumulate_scaled([total], [natural], [ones], [KEY], draw, temperature, 1e-10)
-    assert same_bits(total, twin.gradient_scale(natural, KEY, draw, 0, temperature, 1e-10))
+    compiled.accumulate_scaled([total], [natural], [ones], [KEY], draw, temperature, 1e-10)
+    assert same_bits(total, reference.gradient_scale(natural, KEY, draw, 0, temperature, 1e-10))
     if temperature >= 1e-2:  # below, float32 cannot resolve λ as finely
         assert int((weight.abs() < 1).sum()) >= 1
 
@@ -435,7 +441,7 @@ def test_first_beyond(bad: float, threads: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [0.0, 1e-3, 2.0, 1e18, LARGEST, math.inf])
-@pytest.mark.parametrize("as_given", [True, False], ids=["native", "twin"])
+@pytest.mark.parametrize("as_given", [True, False], ids=["native", "reference"])
 def test_values_beyond_a_limit(limit: float, as_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not as_given:
         monkeypatch.setattr(native, "available", False)
@@ -450,13 +456,13 @@ def test_values_beyond_a_limit(limit: float, as_given: bool, monkeypatch: pytest
 @pytest.mark.parametrize("temperature", [1e-20, 1e-10, 1e-2, 0.05, 0.3, 1.0, 30.0])
 @pytest.mark.parametrize("eps", [1e-10, 1e-6])
 def test_no_scale_is_above_its_bound(temperature: float, eps: float) -> None:
-    largest = twin.largest_scale(temperature, eps)
+    largest = reference.largest_scale(temperature, eps)
     natural = torch.linspace(-12, 12, 20_001)
     extreme = elementary.half_logit(torch.tensor([2.0**-24, 1 - 2.0**-24]))
     for delta in (extreme[0], extreme[1], -natural, torch.zeros(())):
         noise_at = torch.minimum(torch.maximum(delta, extreme[0]), extreme[1])
         slope = elementary.sech2((natural + noise_at) * (1 / temperature))
-        assert float(twin.scale_from_slope(natural, slope, temperature, eps).max()) <= largest * (1 + 1e-5)
+        assert float(reference.scale_from_slope(natural, slope, temperature, eps).max()) <= largest * (1 + 1e-5)
 
 
 # ---- tensors whose memory is not what they say ---------------------------------------------------
@@ -507,11 +513,11 @@ def test_a_negative_bit_in_a_parameter_or_a_source_is_seen() -> None:
     for tensor in (source, negated(source)):
         written = negated(torch.zeros(100))
         kernels.write_sign([written], [tensor])
-        assert torch.equal(written, twin.sign(source))
+        assert torch.equal(written, reference.sign(source))
     assert kernels.first_beyond([negated(source)], 10.0) is None
 
 
-@pytest.mark.parametrize("as_given", [True, False], ids=["native", "twin"])
+@pytest.mark.parametrize("as_given", [True, False], ids=["native", "reference"])
 def test_bop_takes_the_signs_of_weights_that_are_not_binary(as_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not as_given:
         monkeypatch.setattr(native, "available", False)
@@ -528,26 +534,103 @@ def test_first_beyond_of_a_view_ignores_its_neighbours() -> None:
     assert native.first_beyond([memory[3:40]], LARGEST) is None
 
 
+# What the settings of a row may be; a row with a new setting needs an example here.
+EXAMPLES: dict[str, Any] = {
+    "beta": 1.7,
+    "clip": 1.25,
+    "draw": DRAW,
+    "eps": 1e-10,
+    "held": False,
+    "rate": 1e-2,
+    "rule": reference.RuleSettings(0.013, 0.5, 1e-10, 60000 / 7, 0.3, 0.9, True, 0.2),
+    "scale": 0.7,
+    "settings": reference.AdamSettings.at_step(3, 1e-3, (0.9, 0.999), 1e-8, 1e-4),
+    "temperature": 0.5,
+    "threshold": 1e-4,
+}
+
+
+def example_buffers(kernel: Kernel, size: int, shifted: bool) -> list[Any]:
+    per_element = dict(native._native.COLUMNS[kernel.name])
+    buffers: list[Any] = []
+    for seed, name in enumerate(kernel.buffers):
+        if name == "key":
+            buffers.append(KEY)
+        elif name == "natural":
+            buffers.append(naturals(size, shifted=shifted))
+        elif per_element[name] == 2:
+            buffers.append(values(2 * size, seed, shifted=shifted).abs().view(2, size))
+        else:
+            buffers.append(values(size, seed, shifted=shifted).abs())
+    if kernel.name == "restore_mode":  # it comes after a sample
+        buffers[0].copy_(reference.relaxed_sample(buffers[1], KEY, DRAW, 0, EXAMPLES["temperature"]))
+    return buffers
+
+
 @needs_native
-@pytest.mark.parametrize("columns", [0, 1, 3, 7, 8, 9, 33, 63, 64, 65, 784])
-@pytest.mark.parametrize("rows", [0, 1, 5, 300])
-def test_pack_signs(rows: int, columns: int, threads: int) -> None:
-    matrix = values(rows * columns, 7, shifted=True).view(rows, columns)
-    matrix.view(-1)[::5] = -0.0
-    bits = native.pack_signs(matrix)
-    assert bits.dtype == torch.uint8
-    assert bits.shape == (rows, -(-columns // 8))
-    unpacked = (bits[:, :, None] >> torch.arange(8, dtype=torch.uint8)) & 1
-    unpacked = unpacked.view(rows, 8 * bits.shape[1])
-    assert torch.equal(unpacked[:, :columns].bool(), matrix >= 0)
-    assert not unpacked[:, columns:].any()
+@pytest.mark.parametrize("kernel", [k for k in KERNELS.values() if k.native], ids=lambda k: k.name)
+def test_every_row_of_the_table_gives_the_bits_of_its_reference(kernel: Kernel, threads: int) -> None:
+    settings = [EXAMPLES[name] for name in kernel.settings]
+
+    def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
+        mine, expected = example_buffers(kernel, size, shifted), example_buffers(kernel, size, shifted)
+        assert kernel.native is not None
+        kernel.native(*([x] for x in mine), *settings)
+        kernel.reference(*expected, *settings)
+        return (*([x for x in side if isinstance(x, Tensor)] for side in (mine, expected)),)
+
+    in_layouts(build)
+
+
+@needs_native
+def test_the_table_has_every_compiled_kernel() -> None:
+    assert {name for name, kernel in KERNELS.items() if kernel.native} == set(native._native.COLUMNS)
+
+
+@needs_native
+def test_buffers_and_settings_go_by_their_names() -> None:
+    a, b = torch.zeros(3), torch.tensor([1.0, -1.0, 2.0])
+    swapped = native.compiled("bop_update", ("parameter", "gradient", "average"), ("threshold", "rate"))
+    weights, averages = ([torch.ones(3), torch.ones(3)], [torch.zeros(3), torch.zeros(3)])
+    swapped([weights[0]], [b], [averages[0]], 0.3, 0.5)
+    compiled.bop_update([weights[1]], [averages[1]], [b], 0.5, 0.3)
+    assert weights[0].tolist() == [-1.0, 1.0, -1.0] and torch.equal(weights[0], weights[1])
+    assert averages[0].tolist() == [0.5, -0.5, 1.0] and torch.equal(averages[0], averages[1])
+    where = [[a.data_ptr()], [b.data_ptr()]]
+    for settings, said in (
+        ({}, "write_tanh needs the setting scale"),
+        ({"scale": 1.0, "shift": 2.0}, "write_tanh takes 1 settings"),
+        ({"scale": "large"}, "unusable value of the setting scale"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            native._native.KERNELS["write_tanh"](1, [3], where, **settings)
+    rule = reference.RuleSettings(0.1, 1.0, 1e-10, 1.0, 1.0, 0.0)
+    fields = rule._asdict()
+    reordered = SimpleNamespace(**dict(reversed(fields.items())))
+    results = []
+    for given in (rule, reordered):
+        p, natural = torch.zeros(3), torch.tensor([0.1, -0.2, 0.3])
+        compiled.bayesbinn_update([p], [natural], [b], [None], [None], [KEY], 1, given)
+        results.append(natural)
+    assert same_bits(*results)
+    del reordered.fading
+    with pytest.raises(AttributeError, match="fading"):
+        compiled.bayesbinn_update([a], [b], [b.clone()], [None], [None], [KEY], 1, reordered)
+
+
+@needs_native
+def test_a_build_from_other_sources_is_refused() -> None:
+    with pytest.raises(ImportError, match=r"write_sign.*install the package again"):
+        native.compiled("write_sign", ("parameter", "origin"), ())
+    with pytest.raises(ImportError, match=r"write_cube.*install the package again"):
+        native.compiled("write_cube", ("parameter",), ())
 
 
 @needs_native
 def test_neighbouring_memory_is_left_alone() -> None:
     for size in SIZES[:-1]:
         memory = torch.full((size + 64,), 7.0)
-        native.write_relaxed_sample([memory[32 : 32 + size]], [naturals(size)], [KEY], 0, 1.0)
+        compiled.write_relaxed_sample([memory[32 : 32 + size]], [naturals(size)], [KEY], 0, 1.0)
         assert memory[:32].eq(7).all()
         assert memory[32 + size :].eq(7).all()
 
@@ -556,7 +639,7 @@ def test_neighbouring_memory_is_left_alone() -> None:
 def test_writes_are_seen_by_autograd() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     loss = (weight * weight).sum()
-    native.write_sign([weight], [torch.ones(3)])
+    compiled.write_sign([weight], [torch.ones(3)])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -565,14 +648,14 @@ def test_writes_are_seen_by_autograd() -> None:
 def test_refusals() -> None:
     a, b = torch.zeros(8), torch.ones(9)
     with pytest.raises(ValueError, match="9 elements where 8 are needed"):
-        native.write_sign([a], [b])
+        compiled.write_sign([a], [b])
     with pytest.raises(ValueError, match="1 tensors where there are 2"):
-        native.write_sign([a, a], [a])
+        compiled.write_sign([a, a], [a])
     with pytest.raises(ValueError, match="one key per tensor"):
-        native.write_hard_sample([a], [a], [], 0)
+        compiled.write_hard_sample([a], [a], [], 0)
     with pytest.raises(ValueError, match="overlap"):
-        native.write_sign([b[1:]], [b[:8]])
-    native.write_sign([b], [b])  # in place
+        compiled.write_sign([b[1:]], [b[:8]])
+    compiled.write_sign([b], [b])  # in place
     assert b.eq(1).all()
 
 
@@ -621,15 +704,15 @@ def test_says_why_there_are_no_kernels(variable: str, value: str, reason: str) -
 
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
-def test_the_twin_can_be_compiled(backend: str) -> None:
+def test_the_reference_can_be_compiled(backend: str) -> None:
     """As one graph without breaks, for devices that have no native kernels."""
     natural, g = naturals(1000), values(1000, 1)
-    rule = twin.RuleSettings(0.013, 1e-2, 1e-10, 100.0, 0.3, 0.9)
+    rule = reference.RuleSettings(0.013, 1e-2, 1e-10, 100.0, 0.3, 0.9)
 
     def step(natural: Tensor, g: Tensor, momentum: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        w = twin.relaxed_sample(natural, KEY, 3, 0, rule.temperature)
-        s = twin.gradient_scale(natural, KEY, 3, 0, rule.temperature, rule.eps)
-        return w, *twin.natural_gradient_step(natural, s * g, momentum, None, rule)
+        w = reference.relaxed_sample(natural, KEY, 3, 0, rule.temperature)
+        s = reference.gradient_scale(natural, KEY, 3, 0, rule.temperature, rule.eps)
+        return w, *reference.natural_gradient_step(natural, s * g, momentum, None, rule)
 
     compiled = torch.compile(step, fullgraph=True, backend=backend)
     for found, expected in zip(compiled(natural, g, g), step(natural, g, g), strict=True):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import bayesbinn as bb
 from bayesbinn import kernels
 from bayesbinn.errors import InvalidInput
-from bayesbinn.kernels import reference as twin
+from bayesbinn.kernels import reference
 from bayesbinn.methods import get_method
 
 AUTHORS = {"lr": 4.9, "max_lr": 0.0023, "gain": 161.3, "curvature": 3.76, "memory_size": 1e5}
@@ -49,7 +49,7 @@ def test_one_step_by_hand() -> None:
     rule = kernels.BiMUSettings(lr=2.0, max_lr=0.5, gain=3.0, curvature=4.0, memory_size=10, samples=2)
     start = math.log(3) / 2  # c = 3
     natural = torch.tensor([start, start, 0.0])
-    new = twin.bimu_step(natural, torch.tensor([2.0, -2.0, 0.0]), rule)
+    new = reference.bimu_step(natural, torch.tensor([2.0, -2.0, 0.0]), rule)
     towards = start - (2 * 3 * 1 + start * 3 / 10) / (3 + 2 * 3 * 0.5 + 2 * 3 + 2)
     away = start - (2 * 3 * -1 + start * 3 / 10) / (3 - 2 * 3 * 0.5 + 2 * 3 + 2)
     torch.testing.assert_close(new, torch.tensor([towards, away, 0.0]))
@@ -84,7 +84,7 @@ def test_chunks_and_layouts_do_not_matter() -> None:
     generator = torch.Generator().manual_seed(0)
     size = 2 * (1 << 15) + 77
     natural, total = torch.randn(2, size, generator=generator)
-    whole = twin.bimu_step(natural, total, RULE)
+    whole = reference.bimu_step(natural, total, RULE)
     parameter, updated = torch.zeros(size), natural.clone()
     kernels.bimu_update([parameter], [updated], [total], RULE)
     assert torch.equal(updated, whole) and torch.equal(parameter, bb.sign(whole))
@@ -104,7 +104,7 @@ def test_steps_are_bounded() -> None:
     generator = torch.Generator().manual_seed(0)
     natural = torch.randn(10_000, generator=generator) * 4
     g = torch.randn(10_000, generator=generator) * 10 ** (torch.rand(10_000, generator=generator) * 12 - 6)
-    moved = (twin.bimu_step(natural, g, RULE) - natural).abs()
+    moved = (reference.bimu_step(natural, g, RULE) - natural).abs()
     rest = natural.abs() / RULE.memory_size + 1e-6
     assert bool((moved <= RULE.lr * RULE.max_lr * RULE.gain * g.abs() * 1.0001 + rest).all())
     towards = g * natural > 0
@@ -115,8 +115,8 @@ def test_steps_are_bounded() -> None:
 def test_a_certain_weight_gives_up_slowly_and_an_uncertain_one_does_not_care() -> None:
     natural = torch.tensor([0.0, 1.0, 2.0])
     g = torch.full((3,), 0.5)
-    down = natural - twin.bimu_step(natural, g, RULE)
-    up = twin.bimu_step(natural, -g, RULE) - natural
+    down = natural - reference.bimu_step(natural, g, RULE)
+    up = reference.bimu_step(natural, -g, RULE) - natural
     torch.testing.assert_close(down[0], up[0])
     assert bool((down[1:] < up[1:]).all())
     assert down[2] < down[1] < down[0]

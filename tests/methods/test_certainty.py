@@ -25,9 +25,7 @@ from bayesbinn.train.loop import fit, stuck_at_chance
 N = 120
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def weight(*shape: int) -> tuple[str, nn.Parameter]:
@@ -171,8 +169,10 @@ def test_a_temperature_that_leaves_the_weights_at_their_start_is_said_at_the_sta
 
 
 def test_the_same_from_ones_own_loop() -> None:
-    with pytest.warns(StuckTraining, match=r"temperature=0.01 with lr=0.001 and train_set_size=120 .*certainty=100"):
+    said = r"temperature=0.01 with lr=0.001 and train_set_size=120 .*certainty=100"
+    with pytest.warns(StuckTraining, match=said) as caught:
         bb.BayesBiNN([weight(3)], 1e-3, N, temperature=1e-2)
+    assert caught[0].filename == __file__, "it names the line that made the optimizer"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for settings in (
@@ -263,7 +263,7 @@ def test_samples_that_are_all_the_mode_are_said(strength: float, tmp_path: Path)
     model, posterior = linear(strength)
     x = torch.randn(5, 6)
     assert posterior.saturated and posterior.expected_flips() < 1e-10
-    message = r"all 4 samples are the mode.*samples=0, or train with BayesBiNN\(certainty=100\)"
+    message = r"all 4 samples equal the mode.*samples=0, or train with BayesBiNN\(certainty=100\)"
     with pytest.warns(SaturatedPosterior, match=message) as caught:
         prediction = bb.predict(model, posterior, x, samples=4)
     assert caught[0].filename == __file__, "it points at the caller's line"

@@ -164,9 +164,9 @@ def test_a_step_is_adam_on_the_loss_with_the_penalty(samples: int) -> None:
     train(model, optimizer, data)
     optimizer.consolidate(model, data)
     train(model, optimizer, data)
-    twin = copy.deepcopy(model)
-    reference = torch.optim.Adam(twin.parameters(), lr=1e-2)
-    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+    peer = copy.deepcopy(model)
+    reference = torch.optim.Adam(peer.parameters(), lr=1e-2)
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
         state = optimizer.state[p]
         reference.state[q] = {
             "step": torch.tensor(float(state["step"])),
@@ -180,14 +180,14 @@ def test_a_step_is_adam_on_the_loss_with_the_penalty(samples: int) -> None:
     kept = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     optimizer.step()
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), kept, strict=True) if p.grad is not None)
-    loss = F.cross_entropy(twin(x), y)
-    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+    loss = F.cross_entropy(peer(x), y)
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
         state = optimizer.state[p]
         loss = loss + 0.5 * 50.0 * (state["importance"] * (q - state["anchor"]).square()).sum()
     reference.zero_grad()
     loss.backward()
     reference.step()
-    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+    for p, q in zip(model.parameters(), peer.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 

@@ -264,7 +264,7 @@ def test_weights_changed_from_outside_are_rewritten() -> None:
 
 @pytest.mark.parametrize("temperature", [1e-10, pytest.param(1e-2, marks=pytest.mark.slow), 1.0])
 def test_many_steps_give_the_same_bits_without_the_native_kernels(temperature: float) -> None:
-    """λ and weights after 20 steps through the torch twin, in a process of its own."""
+    """λ and weights after 20 steps through the torch reference, in a process of its own."""
     code = (
         "import torch, hashlib, bayesbinn as bb\n"
         "torch.set_num_threads(1); w = torch.nn.Parameter(torch.zeros(40, 50)); g = torch.Generator().manual_seed(0)\n"

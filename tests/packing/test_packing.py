@@ -515,7 +515,7 @@ def test_what_the_tracer_does_not_see_is_found_by_the_proof(path: Path) -> None:
         ({"features": ["a", "b"]}, "2 column names"),
         ({"normalisation": (torch.zeros(2), torch.ones(2))}, "a mean of shape .2,.: 1 or 4 values are needed"),
         ({"normalisation": (torch.zeros(4), torch.zeros(4))}, "has NaN or infinite values"),
-        ({"posterior": bb.BernoulliPosterior({"w": torch.ones(2)})}, "this posterior is of another model"),
+        ({"posterior": bb.BernoulliPosterior({"w": torch.ones(2)})}, "this posterior belongs to a different model"),
         ({"example_input": torch.randn(4)}, "pass a batch"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The figures on continual learning: from runs that nobody ran, with known answers, and from a small real one."""
+"""The figures on continual learning: from fabricated runs with known answers, and from a small real run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 import shutil
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from bayesbinn import paper
 from bayesbinn.errors import InvalidFile, InvalidInput
@@ -23,32 +23,19 @@ from bayesbinn.paper import gather_streams as continual_runs
 from bayesbinn.paper import published
 from bayesbinn.paper.gather import Budget, Cell
 from bayesbinn.paper.gather_streams import Gathered, Variant, gather
+from tests.helpers import figures
 
 NAMES = ("figure-continual", "figure-posteriors", "figure-stream")
 CELL = continual.VARIANTS["bayesbinn"].cell
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def reproduced(name: str, folder: Path, **options: Any) -> tuple[list[str], str, dict[str, Any]]:
-    """The lines, the Markdown and the numbers; the pictures must be there and say something."""
-    options = {"runs": folder / "runs", "out": folder / "out", "train": False, **options}
-    lines = list(paper.reproduce(name, **options))
-    for suffix, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
-        if f"{name}.{suffix}" not in lines[-1]:
-            continue
-        content = (folder / "out" / f"{name}.{suffix}").read_bytes()
-        assert content.startswith(magic) and len(content) > 5000
-    text = (folder / "out" / f"{name}.md").read_text(encoding="utf-8")
-    return lines, text, json.loads((folder / "out" / f"{name}.json").read_text(encoding="utf-8"))
+pytestmark = pytest.mark.usefixtures("one_thread")
+reproduced = partial(figures.reproduced, train=False)
 
 
 @pytest.fixture
 def no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures without their pictures, which take longer than the rest of a test."""
+    """Skip drawing, which takes longer than the rest of a test."""
     for module in (continual, continual_posteriors, continual_stream):
         monkeypatch.setattr(module, "_draw", lambda *args: [])
 
@@ -82,7 +69,7 @@ def line(task: int, entropy: float | None, **accuracy: dict[str, float]) -> dict
 
 
 def five_tasks(lost: float, entropy: float | None = 0.5) -> list[dict[str, Any]]:
-    """90 when learned, `lost` less after every later task; 20 one task before, by the policy that needs no memory."""
+    """90 when learned, `lost` less after each later task; 20 one task earlier, with the policy that needs no memory."""
     lines = []
     for task in range(1, 6):
         seen = {str(old): 90 - lost * (task - old) for old in range(1, task + 1)}
@@ -92,7 +79,7 @@ def five_tasks(lost: float, entropy: float | None = 0.5) -> list[dict[str, Any]]
 
 
 def row_of(text: str, *starts: str) -> list[str]:
-    """The cells of the first row of a table that starts so."""
+    """The cells of the first table row that starts with these."""
     for each in text.splitlines():
         cells = [cell.strip() for cell in each.split("|")[1:-1]]
         if cells[: len(starts)] == list(starts):
@@ -133,7 +120,7 @@ def test_table_from_known_runs(tmp_path: Path) -> None:
 
 
 def test_points_of_the_curves(tmp_path: Path, no_chart: None) -> None:
-    """On the way from the epochs' lines, at the end of a task from the task's; only epochs that all seeds have."""
+    """Within a task from the epoch lines, at its end from the task line; only epochs that all seeds have."""
     for seed, every in ((1, 25), (2, 50)):
         epochs = [
             {"task": task, "epoch": epoch, "train_loss": 1.0, "seconds": 1.0, "accuracy": [50.0 + task + seed] * task}
@@ -141,7 +128,7 @@ def test_points_of_the_curves(tmp_path: Path, no_chart: None) -> None:
             for epoch in range(every, 100, every)
         ]
         folder = tmp_path / "runs" / f"permuted-mnist-bayesbinn-{seed}"
-        # How often it was looked at makes no other experiment.
+        # The number of evaluations does not make a different experiment.
         fabricate(folder, CELL, seed, five_tasks(2), epochs=epochs, overrides={"training.evaluate_every": every})
     _, _, numbers = reproduced("figure-continual", tmp_path, seeds=2, methods="bayesbinn")
     curves = numbers["variants"]["bayesbinn"]["curves"]
@@ -152,7 +139,7 @@ def test_points_of_the_curves(tmp_path: Path, no_chart: None) -> None:
     assert curves["task 1"]["epochs"] == list(range(50, 501, 50)) and curves["task 1"]["accuracy"][0][-1] == 82
 
 
-def test_missing_and_unfinished_runs_are_left_out(
+def test_missing_and_unfinished_runs_are_omitted(
     tmp_path: Path, no_chart: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = tmp_path / "runs"
@@ -169,19 +156,19 @@ def test_missing_and_unfinished_runs_are_left_out(
     monkeypatch.setattr(continual_runs, "preset_names", lambda: ["permuted-mnist"])
     lines, text, numbers = reproduced("figure-continual", tmp_path, seeds=3)
     assert [each.partition("bayesbinn-")[2] for each in lines[:3]] == [
-        *("1: not there, left out", "2: reused, 5 tasks × 100 epochs", "3: in task 3 of 5, left out")
+        *("1: not found, omitted", "2: reused, 5 tasks × 100 epochs", "3: in task 3 of 5, omitted")
     ]
-    assert "another experiment (continual.remember is True there, False here)" in lines[3]
+    assert "a different experiment (continual.remember is True there, False here)" in lines[3]
     assert "no readable results" in lines[4]
-    assert lines[6] == "BayesBiNN with memory: left out: there is no preset 'permuted-mnist-memory'"
+    assert lines[6] == "BayesBiNN with memory: omitted: there is no preset 'permuted-mnist-memory'"
     assert (
-        row_of(text, "BayesBiNN, posterior as prior", "shared")[-1] == "2 (seed 1: not there; seed 3: in task 3 of 5)"
+        row_of(text, "BayesBiNN, posterior as prior", "shared")[-1] == "2 (seed 1: not found; seed 3: in task 3 of 5)"
     )
     assert row_of(text, "BayesBiNN with memory")[1] == "not run: there is no preset 'permuted-mnist-memory'"
     assert row_of(text, "STE-Adam", "no distribution")[2:8] == [""] * 6
     found = numbers["variants"]
     assert found["bayesbinn"]["seeds"] == [2] and found["no-prior"]["seeds"] == []
-    assert found["ewc"]["not run"] == [f"seed {seed}: not there" for seed in (1, 2, 3)]
+    assert found["ewc"]["not run"] == [f"seed {seed}: not found" for seed in (1, 2, 3)]
     assert found["ste"]["entropy"] == [None] * 6
 
 
@@ -189,11 +176,11 @@ def test_pictures_without_runs(tmp_path: Path) -> None:
     for name in ("figure-continual", "figure-stream"):
         _, text, _ = reproduced(name, tmp_path)
         assert "not run: " in text
-    with pytest.raises(InvalidInput, match=r"no finished run to show: .*no run is there"):
+    with pytest.raises(InvalidInput, match=r"no finished run to show: .*no run found"):
         reproduced("figure-posteriors", tmp_path)
 
 
-def test_compressed_runs_have_names_of_their_own(tmp_path: Path, no_chart: None) -> None:
+def test_compressed_runs_have_separate_names(tmp_path: Path, no_chart: None) -> None:
     runs = tmp_path / "runs"
     short = {"overrides": {"training.epochs": 7}}
     fabricate(runs / "permuted-mnist-bayesbinn-1-e7", CELL, 1, five_tasks(2), **short)
@@ -213,7 +200,7 @@ def test_compressed_runs_have_names_of_their_own(tmp_path: Path, no_chart: None)
     ("name", "options", "message"),
     [
         ("figure-continual", {"methods": "ste,ewd"}, "no 'ewd' in this figure. Did you mean 'ewc'"),
-        ("figure-continual", {"methods": "lrnet"}, "There are bayesbinn, no-prior, memory, ste, bop, float, ewc"),
+        ("figure-continual", {"methods": "lrnet"}, "Allowed: bayesbinn, no-prior, memory, ste, bop, float, ewc"),
         ("figure-continual", {"methods": " ,"}, "name at least one"),
         ("figure-posteriors", {"methods": "ste"}, "leave it out"),
         ("figure-stream", {"methods": "bimu"}, "leave it out"),
@@ -249,7 +236,7 @@ def test_posteriors(tmp_path: Path) -> None:
 def test_posteriors_of_one_run(tmp_path: Path, no_chart: None) -> None:
     fabricate(tmp_path / "runs" / "permuted-mnist-bayesbinn-1", CELL, 1, five_tasks(2, 0.75))
     _, text, _ = reproduced("figure-posteriors", tmp_path)
-    assert row_of(text, "BayesBiNN, without prior")[1] == "not run: no run is there"
+    assert row_of(text, "BayesBiNN, without prior")[1] == "not run: no run found"
 
 
 # ---- figure-stream --------------------------------------------------------------------------------
@@ -265,7 +252,7 @@ def short_stream(monkeypatch: pytest.MonkeyPatch) -> dict[str, Variant]:
 
 
 def stream_lines(last: float) -> list[dict[str, Any]]:
-    """95 when learned; at the end 30 of task 1, `last` of the others."""
+    """95 when learned; at the end, 30 on task 1 and `last` on the others."""
     lines = [line(task, 1 - 0.1 * task, none={str(task): 95.0}) for task in range(1, 6)]
     return [*lines, line(6, 0.4, none={"1": 30.0, **{str(task): last for task in range(2, 7)}})]
 
@@ -285,7 +272,7 @@ def test_stream_from_known_runs(tmp_path: Path, short_stream: dict[str, Variant]
     ]
     gain = numbers["memory above plain, in combined standard deviations"]
     assert gain == {"none": pytest.approx(10 / math.sqrt(50))} and "+1.4 combined standard deviations" in text
-    assert row_of(text, "BiMU")[1] == "not run: no run is there"
+    assert row_of(text, "BiMU")[1] == "not run: no run found"
     assert row_of(text, "BayesBiNN, published")[2] == "67.9" and row_of(text, "BiMU, published")[2] == "90.3"
     assert numbers["published"] == published.STREAM
     assert numbers["variants"]["memory"]["at the end"][1] == [30, 84, 84, 84, 84, 84]
@@ -333,7 +320,7 @@ def test_one_seed_is_not_compared(tmp_path: Path, no_chart: None, short_stream: 
     for variant in short_stream.values():
         fabricate(tmp_path / "runs" / f"{variant.stem}-1", variant.cell, 1, stream_lines(80.0))
     _, text, numbers = reproduced("figure-stream", tmp_path)
-    assert numbers["memory above plain, in combined standard deviations"] == {} and "takes two seeds" in text
+    assert numbers["memory above plain, in combined standard deviations"] == {} and "needs two seeds" in text
 
 
 def gathered(variant: Variant, budget: Budget) -> Gathered:
@@ -348,7 +335,7 @@ def gathered(variant: Variant, budget: Budget) -> Gathered:
 
 
 def test_average_of_seen_tasks(tmp_path: Path, short_stream: dict[str, Variant]) -> None:
-    """Known where all rows were measured, and not where only the newest task was tested."""
+    """Known if all rows were measured, unknown if only the newest task was tested."""
     variant = short_stream["plain"]
     whole = [line(task, 0.5, none={str(old): 60.0 + old for old in range(1, task + 1)}) for task in range(1, 7)]
     for seed, lines in ((1, whole), (2, stream_lines(80.0))):
@@ -375,7 +362,7 @@ def test_missing_runs_are_made_and_unfinished_ones_resumed(
     experiment = cell.experiment(Budget(1, 1, 0.2, tmp_path, None), 0)
     continual_runs.open_run(experiment, folder).train(stop_after=2)
     lines, text, numbers = reproduced("figure-continual", tmp_path, **options)
-    assert "training (in task 3 of 5)" in lines[0] and "training (not there)" in lines[1]
+    assert "training (in task 3 of 5)" in lines[0] and "training (not found)" in lines[1]
     again, _, same = reproduced("figure-continual", tmp_path, **options)
     assert "reused" in again[0] and "reused" in again[1] and same["variants"] == numbers["variants"]
     measured = numbers["variants"]["bayesbinn"]["after the last task"]
@@ -385,8 +372,8 @@ def test_missing_runs_are_made_and_unfinished_ones_resumed(
     assert row_of(text, "BayesBiNN, without prior", "recalibrated")[-4] != ""
 
 
-def test_data_that_are_not_there(tmp_path: Path, no_chart: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are asked for once; the rest of the figure is written."""
+def test_missing_data(tmp_path: Path, no_chart: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are requested once; the rest of the figure is written."""
     asked = []
 
     def refuse(experiment: Any, folder: Path, data_dir: Path | None) -> Any:

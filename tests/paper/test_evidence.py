@@ -1,4 +1,4 @@
-"""The evidence queue: what it computes, and that no way of stopping it changes a number."""
+"""The evidence queue: what it computes, and that stopping it in any way does not change the numbers."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ EPOCHS = 3
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A queue that nothing disturbed, computed once for all tests that only look at it."""
+    """A queue that ran without interruption, computed once for all tests that only read it."""
     folder = tmp_path_factory.mktemp("queue")
     finish(folder, EPOCHS)
     return folder
 
 
 def killed(folder: Path, kills: int, epochs: int) -> None:
-    """Work through the queue, killed at random moments."""
+    """Work through the queue, killing it at random times."""
     chance = random.Random(kills)
     for _ in range(kills):
         process = subprocess.Popen(command(folder, epochs=epochs), stdout=subprocess.DEVNULL)
@@ -122,7 +122,7 @@ def test_a_finished_run_leaves_a_record_and_is_not_run_again(finished: Path) -> 
     assert log.read_bytes() == before
 
 
-def test_status_tells_what_is_done_and_what_is_left(finished: Path, tmp_path: Path) -> None:
+def test_status_reports_what_is_done_and_what_remains(finished: Path, tmp_path: Path) -> None:
     before, after = (
         subprocess.run(command(folder, "--status", epochs=1), capture_output=True, text=True, check=True).stdout
         for folder in (tmp_path, finished)
@@ -130,7 +130,7 @@ def test_status_tells_what_is_done_and_what_is_left(finished: Path, tmp_path: Pa
     assert "0 of 1 runs" in before
     assert "nothing is running" in before
     assert after.count("done") == 2
-    assert "left in all: 0 s" in after
+    assert "total remaining: 0 s" in after
 
 
 def test_a_record_without_its_origin_counts_as_empty(finished: Path, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_the_repository_s_queue_covers_the_paper_s_grids() -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_queue_with_a_misspelt_key_is_one_line(tmp_path: Path) -> None:
+def test_a_queue_with_a_misspelled_key_gets_one_line(tmp_path: Path) -> None:
     path = tmp_path / "queue.toml"
     path.write_text('[[parts]]\nname = "x"\ntitle = "x"\nrun = []\n')
     with pytest.raises(InvalidFile, match=r"queue\.toml: parts\.0\.run"):

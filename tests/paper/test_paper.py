@@ -1,4 +1,4 @@
-"""The paper's tables and figures next to ours."""
+"""Our versions of the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -24,36 +24,23 @@ from bayesbinn.paper.figure_moons import Grid
 from bayesbinn.paper.figure_snelson import curves_of, roughness
 from bayesbinn.paper.gather import Budget, Cell, outcome_of
 from bayesbinn.paper.published import Value
-from bayesbinn.paper.toy import COLUMNS, Trio, standardised
+from bayesbinn.paper.toy import COLUMNS, Trio, standardized
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.trained import load_trained
+from bayesbinn.train.folder import RunFolder
+from tests.helpers.figures import reproduced
 from tests.helpers.places import ROOT
 
 RESULTS = ROOT / "results" / "paper"
 STE, MODE, MEAN = COLUMNS
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def reproduced(name: str, folder: Path, **options: Any) -> tuple[list[str], str, dict[str, Any]]:
-    """The lines, the Markdown and the numbers; the pictures must be there and say something."""
-    options = {"runs": folder / "runs", "out": folder / "out", **options}
-    lines = list(paper.reproduce(name, **options))
-    for suffix, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
-        if f"{name}.{suffix}" not in lines[-1]:
-            continue
-        content = (folder / "out" / f"{name}.{suffix}").read_bytes()
-        assert content.startswith(magic) and len(content) > 5000
-    text = (folder / "out" / f"{name}.md").read_text(encoding="utf-8")
-    return lines, text, json.loads((folder / "out" / f"{name}.json").read_text(encoding="utf-8"))
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def fabricate(runs: Path, preset: str, method: str, seed: int, rows: list[dict[str, Any]], **changes: Any) -> Path:
-    """A finished run that nobody ran: `rows` are (train, validation, test[, mean]) accuracies by epoch."""
+    """Fabricate a finished run: `rows` are (train, validation, test[, mean]) accuracies by epoch."""
     overrides = {**changes, "training.seed": seed, "training.epochs": len(rows)}
     experiment = load_experiment(preset, method=method, overrides=overrides)
     tags = "".join(f"-{key}{value:g}" for key, value in changes.items())
@@ -71,11 +58,10 @@ def row(epoch: int, train: float, validation: float | None, test: float, **more:
 
 @pytest.fixture
 def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any run that would have to be trained is a data set that is not there."""
+    """Any attempt to train fails as if the data set were missing."""
     from bayesbinn.errors import InvalidFile
 
-    def refuse(experiment: Any, folder: Path, data_dir: Path | None = None) -> Run:
-        folder.mkdir(parents=True, exist_ok=True)
+    def refuse(experiment: Any, folder: RunFolder, data_dir: Path | None = None) -> Run:
         raise InvalidFile(f"{experiment.data.name} is not here")
 
     monkeypatch.setattr(Run, "open", refuse)
@@ -83,7 +69,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables without their chart, which takes longer than the rest of a test."""
+    """Skip the chart, which takes longer than the rest of a test."""
     monkeypatch.setattr(comparison, "draw", lambda *args: [])
 
 
@@ -146,7 +132,7 @@ def test_stop_after_reads_no_later_epoch(tmp_path: Path, no_training: None, no_c
     assert numbers["rows"][0]["test"]["ours"]["mean"] == 98 and "2 of 3" in text
 
 
-def test_the_mean_is_the_mode_only_where_samples_are(tmp_path: Path, no_training: None, no_chart: None) -> None:
+def test_the_mean_is_the_mode_only_if_the_samples_are(tmp_path: Path, no_training: None, no_chart: None) -> None:
     runs = tmp_path / "runs"
     folder = fabricate(runs, "mnist", "bayesbinn", 1, [row(1, 90, 95, 94)])
 
@@ -164,7 +150,7 @@ def test_the_mean_is_the_mode_only_where_samples_are(tmp_path: Path, no_training
     assert "93.50" in mean_row()
 
 
-def test_lrnet_table_is_of_the_last_epoch(tmp_path: Path, no_training: None, no_chart: None) -> None:
+def test_the_lrnet_table_uses_the_last_epoch(tmp_path: Path, no_training: None, no_chart: None) -> None:
     fabricate(tmp_path / "runs", "lrnet-mnist", "bayesbinn", 1, [row(1, 90, None, 99), row(2, 91, None, 97)])
     _, text, numbers = reproduced("table-lrnet", tmp_path, epochs=2)
     ours = next(each for each in numbers["rows"] if each["Optimizer"] == "BayesBiNN (mode)")
@@ -188,7 +174,7 @@ def test_grids(tmp_path: Path, no_training: None, no_chart: None, name: str, set
 
 
 def test_runs_are_made_once(tmp_path: Path) -> None:
-    """The second time everything is reused, also from where `train` keeps runs by default; a resumed run goes on."""
+    """The second time, everything is reused, including runs in the default folder of `train`; stopped runs resume."""
     cell = Cell("digits", "ste")
 
     def lines(**options: Any) -> list[str]:
@@ -203,7 +189,7 @@ def test_runs_are_made_once(tmp_path: Path) -> None:
     folder.rename(tmp_path / "digits-ste-0")
     assert "digits-ste-0: reused" in lines()[0]
     assert (tmp_path / "digits-ste-0" / "checkpoint.pt").stat().st_mtime_ns == before
-    assert "training" in next(outcome_of(cell, Budget(1, 3, 0.1, tmp_path, None)))  # another experiment
+    assert "training" in next(outcome_of(cell, Budget(1, 3, 0.1, tmp_path, None)))  # a different experiment
 
 
 def test_names_and_arguments(tmp_path: Path) -> None:
@@ -212,7 +198,7 @@ def test_names_and_arguments(tmp_path: Path) -> None:
     for name, options, message in (
         ("figure-moon", {}, "Did you mean 'figure-moons'"),
         ("table-accuracy", {"methods": "ste,bob"}, "Did you mean 'bop'"),
-        ("table-temperatures", {"methods": "ste"}, "There are bayesbinn"),
+        ("table-temperatures", {"methods": "ste"}, "Allowed: bayesbinn"),
         ("figure-moons", {"methods": "ste"}, "leave it out"),
         ("table-accuracy", {"seeds": 0}, "--seeds 0"),
         ("table-accuracy", {"stop_after": -1}, "--stop-after -1"),
@@ -236,7 +222,7 @@ def test_functions(tmp_path: Path) -> None:
 
 
 def test_curves(tmp_path: Path, no_training: None) -> None:
-    """A run that was stopped early is shown as far as it has come, next to the authors' epochs."""
+    """A run that was stopped early is shown up to its last epoch, next to the authors' epochs."""
     fabricate(tmp_path / "runs", "mnist", "bayesbinn", 1, [row(1, 92, 96, 96.5), row(2, 95, 97, 97.5)])
     fabricate(tmp_path / "runs", "mnist", "bayesbinn", 2, [row(1, 93, 97, 97.5), row(2, 95, 97, 97.5)])
     metrics = tmp_path / "runs" / "mnist-bayesbinn-2-e2" / "metrics.jsonl"
@@ -249,16 +235,16 @@ def test_curves(tmp_path: Path, no_training: None) -> None:
     assert numbers["data"]["cifar100"]["not run"] == "cifar100 is not here"
 
 
-def test_only_what_is_there_without_training(tmp_path: Path, no_chart: None) -> None:
+def test_without_training_only_existing_runs_are_used(tmp_path: Path, no_chart: None) -> None:
     fabricate(tmp_path / "runs", "mnist", "bayesbinn", 2, [row(1, 92, 96, 96.5)])
     lines, text, numbers = reproduced("figure-curves", tmp_path, seeds=3, epochs=1, train=False)
-    assert [line.rpartition(": ")[2].split(",")[0] for line in lines[:3]] == ["not there", "reused", "not there"]
-    assert numbers["data"]["mnist"]["seeds"] == [2] and numbers["data"]["mnist"]["not run"] == "no run is there"
-    assert numbers["data"]["cifar10"]["not run"] == "no run is there" and "not run: no run is there" in text
+    assert [line.rpartition(": ")[2].split(",")[0] for line in lines[:3]] == ["not found", "reused", "not found"]
+    assert numbers["data"]["mnist"]["seeds"] == [2] and numbers["data"]["mnist"]["not run"] == "no run found"
+    assert numbers["data"]["cifar10"]["not run"] == "no run found" and "not run: no run found" in text
 
 
 def test_moons_on_a_short_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few epochs after its ±15 start the posterior is still sharp: the mean is just less sure than the mode."""
+    """A few epochs after its start at ±15 the posterior is still sharp: the mean is only slightly less sure."""
     monkeypatch.setattr(moons, "STEP", 0.05)
     lines, text, numbers = reproduced("figure-moons", tmp_path, epochs=100)
     found = numbers["seeds"]["0"]
@@ -290,13 +276,13 @@ def test_snelson_on_a_short_budget(tmp_path: Path, data_dir: Path) -> None:
     curves = curves_of(trio, "grid")
     assert curves.std.numpy() == pytest.approx(np.std(curves.samples.numpy(), axis=0, ddof=1), abs=1e-5)
     assert grid[MEAN]["Roughness"] == pytest.approx(roughness(curves.x, curves.samples.mean(0)))
-    inside = (curves.x >= standardised(trio)[0].min()) & (curves.x <= standardised(trio)[0].max())
+    inside = (curves.x >= standardized(trio)[0].min()) & (curves.x <= standardized(trio)[0].max())
     assert grid[MEAN]["Std where there are none"] == pytest.approx(float(curves.std[~inside].mean()))
-    # What the authors do: the whole grid in training mode.
+    # As the authors do: the whole grid in training mode.
     x = dataset.normaliser(dataset.test_inputs).sort(0).values
     posterior.apply(bayes)
     assert torch.allclose(bayes.train()(x).flatten(), curves.mode, atol=1e-5)
-    # And with the training data's statistics, the curve at the training inputs is standardised.
+    # With the statistics of the training data, the curve at the training inputs is standardized.
     on_data = curves_of(replace(trio, dataset=replace(dataset, test_inputs=dataset.train_inputs)), "data")
     for curve in (on_data.ste, on_data.mode, *on_data.samples):
         assert float(curve.mean()) == pytest.approx(0, abs=1e-5)

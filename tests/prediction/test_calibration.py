@@ -31,10 +31,7 @@ from bayesbinn.train.loop import fit
 ALL_AT_ONCE = 1 << 40
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """Threads cost more than they bring to tensors this small."""
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def network() -> nn.Sequential:
@@ -253,7 +250,7 @@ def test_statistics_cannot_be_changed() -> None:
         ({"batches": [*some_batches(), torch.ones(1, 1, 6, 6)]}, "batch 4 has one example"),
         ({"samples": -1}, "samples=-1"),
         ({"posterior": None, "samples": 2}, "samples=2 without a posterior"),
-        ({"posterior": BernoulliPosterior({"0.weight": torch.zeros(2)})}, "posterior is of another model"),
+        ({"posterior": BernoulliPosterior({"0.weight": torch.zeros(2)})}, "posterior belongs to a different model"),
     ],
 )
 def test_recalibrate_refuses_bad_input_in_one_line(settings: dict[str, Any], message: str) -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from bayesbinn.binary import split_parameters
 from bayesbinn.errors import InvalidInput
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
-from bayesbinn.prediction import functional
+from bayesbinn.prediction import ensemble
 from bayesbinn.prediction.functional import PureNetwork
 from bayesbinn.prediction.predicting import predict
 
@@ -23,10 +23,7 @@ ALL_AT_ONCE = 1 << 40
 ONE_BY_ONE = 0
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """Threads cost more than they bring to tensors this small."""
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def random_posterior(model: nn.Module, scale: float = 1.0, **settings: Any) -> BernoulliPosterior:
@@ -398,7 +395,7 @@ def test_a_model_that_is_random_in_eval_mode_is_refused(samples: int) -> None:
 
 def test_randomness_that_only_vmap_notices_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an accelerator, whose generator is not the one that is compared."""
-    monkeypatch.setattr(functional, "_without_randomness", lambda network, tensors, x: network(tensors, x))
+    monkeypatch.setattr(ensemble, "_without_randomness", lambda network, tensors, x: network(tensors, x))
     model = nn.Sequential(nn.Linear(6, 4), AlwaysDrops())
     with pytest.raises(InvalidInput, match="draws random numbers in eval mode"):
         predict(model, random_posterior(model), torch.ones(3, 6), samples=5)

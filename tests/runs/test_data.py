@@ -28,15 +28,13 @@ from bayesbinn.runs.ship import pack_run
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.stream import open_run
 from bayesbinn.runs.trained import load_network, load_trained
-from tests.cli.test_app import Call, call  # noqa: F401  (a fixture)
+from tests.helpers.commands import Call
 
 NAMES = ("Barolo", "Grignolino", "Barbera")
-TOLD = "the data are not those of this run: "
+TOLD = "these data differ from the run's data: "
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write_wine(path: Path) -> Path:
@@ -108,7 +106,7 @@ CHANGES: list[tuple[Callable[[Path], None], str]] = [
 def test_a_changed_table_is_neither_resumed_nor_evaluated(
     change: Callable[[Path], None],
     message: str,
-    call: Call,  # noqa: F811
+    call: Call,
     tmp_path: Path,
 ) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
@@ -120,7 +118,7 @@ def test_a_changed_table_is_neither_resumed_nor_evaluated(
     for answer in (call(*train), call("evaluate", run)):
         last = answer.err.splitlines()[-1]
         assert answer.code == 2 and last.startswith(wanted), last
-        assert last.endswith("; restore them, or train on these with another --out") and not answer.out
+        assert last.endswith("; restore the run's data, or train on these with another --out") and not answer.out
     with pytest.raises(InvalidInput, match=TOLD):
         Run.open(load_run(run)[0], run)
     with pytest.raises(InvalidInput, match=TOLD):
@@ -130,7 +128,7 @@ def test_a_changed_table_is_neither_resumed_nor_evaluated(
     assert call(*train).code == 0 and len(load_run(run)[1]) == 4
 
 
-def test_settings_chosen_for_the_data_do_not_hide_that_the_data_changed(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_settings_chosen_for_the_data_do_not_hide_that_the_data_changed(call: Call, tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     train = ["train", table, "--label", "cultivar", "--set", "model.width=0.02", "--out", run, "--stop-after", "1"]
     assert call(*train).code == 0
@@ -208,7 +206,7 @@ def test_published_data_have_a_card(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["bayesbinn", "float"])
-def test_predicting_packing_and_summaries_need_no_data(method: str, call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_predicting_packing_and_summaries_need_no_data(method: str, call: Call, tmp_path: Path) -> None:
     table, run, new = write_wine(tmp_path / "g.csv"), tmp_path / "run", write_wine(tmp_path / "new.csv")
     settings = ["--epochs", "3", "--set", "model.width=0.02", "--out", run, "--method", method]
     assert call("train", table, "--label", "cultivar", *settings).code == 0
@@ -229,7 +227,7 @@ def test_predicting_packing_and_summaries_need_no_data(method: str, call: Call, 
     assert answer.code == 2 and "no such file" in answer.err, "the scores need the test part"
 
 
-def test_a_stream_predicts_without_its_data(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_stream_predicts_without_its_data(call: Call, tmp_path: Path) -> None:
     table, run, new = write_wine(tmp_path / "g.csv"), tmp_path / "run", write_wine(tmp_path / "new.csv")
     open_run(stream_experiment(table), run).train(stop_after=1)
     assert call("predict", run, new, "--out", tmp_path / "a.json").code == 0
@@ -255,7 +253,7 @@ def test_the_stored_calibration_is_that_of_the_validation_part(tmp_path: Path) -
     assert in_file.logit_scale == fitted.logit_scale
 
 
-def test_full_precision_is_calibrated_too(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_full_precision_is_calibrated_too(call: Call, tmp_path: Path) -> None:
     experiment = load_experiment("digits", method="float", overrides={"training.epochs": 3, "model.width": 0.02})
     Run.open(experiment, tmp_path).train()
     raw, fitted = (
@@ -276,7 +274,7 @@ def test_full_precision_is_calibrated_too(call: Call, tmp_path: Path) -> None:  
     assert json.loads((tmp_path / "calibration.json").read_text()) == stored
 
 
-def test_a_run_that_was_stopped_inside_an_epoch_is_calibrated_on_its_data(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_that_was_stopped_inside_an_epoch_is_calibrated_on_its_data(call: Call, tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     Run.open(wine_experiment(table), run).train(stop_after=1)
     state = torch.load(run / "checkpoint.pt", weights_only=True)
@@ -304,7 +302,7 @@ def _as_written_before(run: Path) -> None:
     torch.save(state, run / "checkpoint.pt")
 
 
-def test_a_folder_of_an_older_version_still_opens_and_gets_a_card(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_folder_of_an_older_version_still_opens_and_gets_a_card(call: Call, tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     train = ["train", table, "--label", "cultivar", "--epochs", "4", "--set", "model.width=0.02", "--out", run]
     assert call(*train, "--stop-after", "2").code == 0
@@ -348,7 +346,7 @@ def test_a_damaged_card_is_one_line(damage: Callable[[str], str], tmp_path: Path
     text = (run / "data.json").read_text()
     (run / "data.json").write_bytes(damage(text).encode(errors="surrogateescape"))
     for use in (lambda: load_network(run), lambda: Run.open(wine_experiment(table), run), lambda: pack_run(run)):
-        with pytest.raises(InvalidFile, match=r"data.json: damaged, or changed by hand") as caught:
+        with pytest.raises(InvalidFile, match=r"data.json: damaged or edited by hand") as caught:
             use()
         assert "\n" not in str(caught.value) and str(caught.value).endswith("restores it from the checkpoint")
     (run / "data.json").unlink()
@@ -356,7 +354,7 @@ def test_a_damaged_card_is_one_line(damage: Callable[[str], str], tmp_path: Path
     assert (run / "data.json").read_text() == text
 
 
-def test_a_run_whose_card_was_deleted_still_knows_its_data(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_whose_card_was_deleted_still_knows_its_data(call: Call, tmp_path: Path) -> None:
     table, run, new = write_wine(tmp_path / "g.csv"), tmp_path / "run", write_wine(tmp_path / "new.csv")
     train = ["train", table, "--label", "cultivar", "--epochs", "4", "--set", "model.width=0.02", "--out", run]
     assert call(*train, "--stop-after", "2").code == 0
@@ -376,7 +374,7 @@ def test_a_run_whose_card_was_deleted_still_knows_its_data(call: Call, tmp_path:
     assert answer.code == 0 and "has no data.json" not in answer.err and (run / "data.json").read_bytes() == card
 
 
-def test_another_runs_card_is_refused(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_another_runs_card_is_refused(call: Call, tmp_path: Path) -> None:
     tables = [write_wine(tmp_path / name) for name in ("a.csv", "b.csv")]
     _relabel(tables[1])
     runs = [tmp_path / "a", tmp_path / "b"]
@@ -384,7 +382,7 @@ def test_another_runs_card_is_refused(call: Call, tmp_path: Path) -> None:  # no
         Run.open(wine_experiment(table), run).train(stop_after=1)
     shutil.copy(runs[1] / "data.json", runs[0] / "data.json")
     told = (
-        f"error: {runs[0] / 'data.json'}: not of the run whose checkpoint is beside it (classes: 'Barolo' only in the"
+        f"error: {runs[0] / 'data.json'}: does not belong to the checkpoint next to it (classes: 'Barolo' only in the"
     )
     for command in (("evaluate", runs[0]), ("predict", runs[0], tables[0]), ("pack", runs[0])):
         answer = call(*command)
@@ -405,7 +403,7 @@ def test_a_stream_whose_card_was_deleted_or_replaced_still_knows_its_data(tmp_pa
     with pytest.raises(InvalidInput, match=TOLD):
         open_run(stream_experiment(table), run)
     shutil.copy(tmp_path / "other" / "data.json", run / "data.json")
-    with pytest.raises(InvalidFile, match="not of the run whose checkpoint is beside it"):
+    with pytest.raises(InvalidFile, match="does not belong to the checkpoint next to it"):
         open_run(stream_experiment(table), run)
     (run / "data.json").unlink()
     write_wine(table)
@@ -421,7 +419,7 @@ def test_a_card_with_contents_that_contradict_each_other_is_refused() -> None:
         import hashlib
 
         content["checksum"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        with pytest.raises(InvalidFile, match="damaged, or changed by hand"):
+        with pytest.raises(InvalidFile, match="damaged or edited by hand"):
             DataCard.from_json(json.dumps(content), "data.json")
 
 
@@ -433,7 +431,7 @@ NOISY |= {"initial_strength": 1.0, "method.schedule.kind": "constant"}
 
 
 @pytest.mark.parametrize("method", ["bayesbinn", "float", "ste"])
-def test_the_best_networks_weights_are_kept(method: str, call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_the_best_networks_weights_are_kept(method: str, call: Call, tmp_path: Path) -> None:
     own = {**NOISY} if method == "bayesbinn" else {k: v for k, v in NOISY.items() if "." in k} | {"lr": 0.3}
     Run.open(load_experiment("digits", method=method, overrides=own), tmp_path).train()
     rows = load_run(tmp_path)[1]
@@ -487,7 +485,7 @@ def test_epochs_too_short_to_be_saved_are_still_candidates(tmp_path: Path) -> No
     assert trained.epoch == f"best, {best['epoch']} of 30"
 
 
-def test_without_validation_data_no_epoch_is_the_best(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_without_validation_data_no_epoch_is_the_best(call: Call, tmp_path: Path) -> None:
     table = write_wine(tmp_path / "g.csv")
     experiment = wine_experiment(table, data={"name": str(table), "label": "cultivar", "validation": 0.0})
     Run.open(experiment, tmp_path / "run").train(stop_after=1)

@@ -14,14 +14,11 @@ import torch
 from bayesbinn.errors import InvalidFile
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.trained import load_network
-from tests.cli.test_app import Call, call  # noqa: F401  (a fixture)
+from tests.helpers.commands import Call
 from tests.runs.test_data import wine_experiment, write_wine
 from tests.train.test_residuals import linear, predicted
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def flip_a_digit(path: Path, key: str) -> None:
@@ -44,7 +41,7 @@ def wine_run(folder: Path, method: str, **training: Any) -> Path:
     return folder
 
 
-def test_point_masses_that_train_on_are_calibrated_again(call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_point_masses_that_train_on_are_calibrated_again(call: Call, tmp_path: Path) -> None:
     """With this threshold no sign ever changes, but BatchNorm and the real weights do."""
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     train = ["train", table, "--label", "cultivar", "--epochs", "30", "--method", "bop", "--set", "threshold=10"]
@@ -71,7 +68,7 @@ def test_a_calibration_of_another_network_is_not_used(method: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("method", ["float", "bayesbinn"])
-def test_one_changed_digit_of_a_calibration_is_refused(method: str, call: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_one_changed_digit_of_a_calibration_is_refused(method: str, call: Call, tmp_path: Path) -> None:
     run = wine_run(tmp_path / "run", method)
     before = (run / "calibration.json").read_bytes()
     flip_a_digit(run / "calibration.json", "mode")

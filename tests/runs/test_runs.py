@@ -26,6 +26,8 @@ from bayesbinn.methods import METHODS
 from bayesbinn.runs.folder import load_run
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.trained import load_network, load_trained
+from bayesbinn.train.folder import RunFolder
+from bayesbinn.train.lock import LockLost
 from bayesbinn.train.progress import Progress, RunStopped
 from tests.helpers.processes import Commands, wait_for_a_checkpoint
 
@@ -41,9 +43,7 @@ RELAXED = {"lr": 0.03, "temperature": 0.5, "initial_strength": 1.0}
 FOR_STREAMS = {"bimu": {"lr": 4.9, "max_lr": 0.5}, "ewc": {"lr": 1e-2}}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def digits(method: str = "bayesbinn", **changes: Any) -> Experiment:
@@ -437,21 +437,28 @@ def test_a_full_disk_leaves_the_previous_checkpoint(commands: Commands, tmp_path
     assert_same_run(tmp_path / "whole", folder)
 
 
-def test_a_process_that_lost_its_folder_writes_nothing(tmp_path: Path) -> None:
-    from bayesbinn.train.lock import LockLost, RunLock
-
+@pytest.mark.parametrize("moment", ["before opening", "before training", "in an epoch"])
+def test_a_process_that_lost_its_folder_writes_nothing(moment: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     Run.open(digits(), folder).train(stop_after=1)
-    run, lock = Run.open(digits(), folder), RunLock(folder)
-    assert lock.claim()
-    run.may_write = lock.check
-    lock.path.write_text(lock.path.read_text().replace(lock._owner.token, "another"))
-    before = {path.name: path.read_bytes() for path in folder.glob("*.*")}
+    lock, before = folder / "lock", {path.name: path.read_bytes() for path in folder.glob("*.*")}
+
+    def lose(now: str) -> None:
+        if now == moment:
+            owner = json.loads(lock.read_text())
+            lock.write_text(json.dumps(owner | {"token": "another"}))
+
+    def train() -> None:
+        with RunFolder.locked(folder) as owned:
+            lose("before opening")
+            run = Run.open(digits(), owned)
+            lose("before training")
+            run.train(on_progress=lambda progress: lose("in an epoch"))
+
     with pytest.raises(LockLost, match="took this run over"):
-        run.train()
+        train()
     assert before == {path.name: path.read_bytes() for path in folder.glob("*.*")}
-    lock.release()
-    assert lock.path.exists(), "it is the other's"
+    assert json.loads(lock.read_text())["token"] == "another", "it is the other's"
 
 
 def test_no_space_for_the_posterior_gets_one_line(tmp_path: Path) -> None:

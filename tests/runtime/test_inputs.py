@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.test_deployment import call, done, rows_of, write_table
+from tests.cli.test_deployment import rows_of, write_table
+from tests.helpers.commands import call, done
 
 COUNT, SIDE, FEATURES = 24, 6, 4
 NAMES = [str(i) for i in range(FEATURES)]

@@ -144,16 +144,7 @@ def test_zeros_nan_infinity_and_tiny_numbers(activations: str) -> None:
 
 def test_a_nan_pixel_spoils_its_image_and_no_other() -> None:
     g = GraphBuilder((32, 6, 6), 1, 0)
-    shape = (40, 32, 3, 3)
-    g.add(
-        "conv2d",
-        shape=shape,
-        stride=(1, 1),
-        padding=(1, 1, 1, 1),
-        dilation=(1, 1),
-        groups=1,
-        tensors={"weight": g.weight(shape)},
-    )
+    g.add_convolution(40)
     x = g.inputs(3)
     x[1, 4, 2, 2] = np.nan
     y = unchecked_outputs(g.model(), x, "int8")[0]
@@ -180,16 +171,7 @@ def test_batches_larger_than_what_runs_at_once() -> None:
 
 def test_every_instruction_set_gives_the_same_bits(tmp_path: Path) -> None:
     g = GraphBuilder((32, 7, 7), 1, 3)
-    shape = (70, 32, 3, 3)
-    g.add(
-        "conv2d",
-        shape=shape,
-        stride=(1, 1),
-        padding=(1, 1, 1, 1),
-        dilation=(1, 1),
-        groups=1,
-        tensors={"weight": g.weight(shape), **g.scales(70)},
-    )
+    g.add_convolution(70, **g.scales(70))
     g.add("relu")
     g.add("reshape", shape=(prod(g.shape()),))
     g.add("linear", shape=(10, g.shape()[0]), tensors={"weight": g.weight((10, g.shape()[0]))})

@@ -27,7 +27,7 @@ STORMS: dict[str, tuple[str, str]] = {
     "graphs": ("tests/storms/test_graphs.py", "native, C and ONNX agree with the reference"),
     "data files": ("tests/data/test_damaged_files.py", "a damaged file loads or is refused with one line"),
     "model files": ("tests/modelfile/test_damaged_files.py", "a forged file runs or is refused with one line"),
-    "optimizers": ("tests/storms/test_optimizers.py", "weights ±1, state finite, native = twin = resumed"),
+    "optimizers": ("tests/storms/test_optimizers.py", "weights ±1, state finite, native = reference = resumed"),
     "writers": ("tests/storms/test_writers.py", "no broken read"),
 }
 HEAD = """# Storms

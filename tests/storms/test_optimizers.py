@@ -1,7 +1,7 @@
 """Random sequences of what a training loop may do with an optimizer, for every method.
 
-Three optimizers go through each sequence: one with native kernels, one with the torch twin, and one that is saved and
-replaced by its resumed self again and again. All three end with the same bits; in between weights are exactly −1 or
+Three optimizers go through each sequence: one with native kernels, one with the torch reference, and one that is saved
+and replaced by its resumed self again and again. All three end with the same bits; in between weights are exactly −1 or
 +1 and the state is finite.
 """
 
@@ -233,12 +233,12 @@ def drive(case: str, random: Random) -> None:
         said = compiled.do(*operation)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(native, "available", False)
-            assert plain.do(*operation) == said, (done, "the twin says something else")
+            assert plain.do(*operation) == said, (done, "the reference says something else")
         assert resumed.do(*operation) == said, (done, "the resumed one says something else")
         for trainee in (compiled, plain, resumed):
             trainee.check()
-        with_twin, after_resuming = tensors(plain.optimizer), tensors(resumed.optimizer)
-        assert_same(tensors(compiled.optimizer), with_twin)
+        with_reference, after_resuming = tensors(plain.optimizer), tensors(resumed.optimizer)
+        assert_same(tensors(compiled.optimizer), with_reference)
         assert_same(tensors(compiled.optimizer), after_resuming)
         if not resumed.pending and random.random() < 0.3:
             resumed = resumed.replaced(random.choice(("file", "memory", "deepcopy", "pickle")))

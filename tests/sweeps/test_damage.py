@@ -1,4 +1,4 @@
-"""Sweeps whose files are damaged or ask for too much: one line, and no run suffers for another."""
+"""Sweeps with damaged or excessive files: one line, and other runs are not affected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def planned(folder: Path) -> list[Planned]:
         json.dumps({**ROW, "validation_accuracy": "high"}),
     ],
 )
-def test_a_damaged_line_of_metrics_concerns_one_run(
+def test_a_damaged_line_of_metrics_affects_only_one_run(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = planned(tmp_path)
@@ -60,7 +60,7 @@ def test_a_damaged_line_of_metrics_concerns_one_run(
     assert "resuming the run writes it anew" in rows[1]["error"]
 
 
-def test_a_damaged_line_is_one_line_for_the_other_commands(tmp_path: Path) -> None:
+def test_the_other_commands_report_a_damaged_line_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(load_experiment("digits").to_toml())
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of JSON per epoch \(line 1: epoch is None\)"):
@@ -80,7 +80,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
-def test_deep_toml_is_one_line(
+def test_deeply_nested_toml_gets_one_line(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "deep.toml"
@@ -104,11 +104,11 @@ def test_deep_toml_is_one_line(
         (f"seeds = {list(range(20_000))}", "20,000 runs"),
     ],
 )
-def test_too_many_runs_are_refused_before_they_are_built(settings: str, count: str, tmp_path: Path) -> None:
+def test_too_many_runs_are_rejected_before_they_are_built(settings: str, count: str, tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text(f"experiment = 'digits'\n{settings}\n")
     started = time.process_time()
-    with pytest.raises(InvalidInput, match=f"{count} .*a sweep has {MAX_RUNS:,} at most"):
+    with pytest.raises(InvalidInput, match=f"{count} .*a sweep can have at most {MAX_RUNS:,}"):
         load_grid(path)
     assert time.process_time() - started < 2
 
@@ -122,7 +122,7 @@ lr = {low=1e-4, high=1e-2, log=true}
 """
 
 
-def test_a_damaged_record_of_a_search_is_one_line(
+def test_a_damaged_search_record_gets_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("optuna")
@@ -138,9 +138,9 @@ def test_a_damaged_record_of_a_search_is_one_line(
     }
     for content in damages.values():
         (folder / "study.db").write_bytes(content)
-        with pytest.raises(InvalidFile, match=r"study\.db: cannot be used as the record of a search") as refused:
+        with pytest.raises(InvalidFile, match=r"study\.db: not a usable search record") as refused:
             Trials(load_search(file), folder, 1)
         assert "\n" not in str(refused.value) and not (folder / "lock").exists()
     assert bayesbinn(monkeypatch, "sweep", "search", file, "--out", folder) == 2
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and said[0].startswith(f"error: {folder / 'study.db'}: cannot be used")
+    assert len(said) == 1 and said[0].startswith(f"error: {folder / 'study.db'}: not a usable search record")

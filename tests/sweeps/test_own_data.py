@@ -45,13 +45,13 @@ def test_a_grid_over_a_table_chooses_as_train_does(tmp_path: Path, monkeypatch: 
     table(tmp_path / "trees.csv")
     path = written(tmp_path / "g.toml", 'experiment = "trees.csv"\nlabel = "species"\nmethods = ["bayesbinn", "ste"]\n')
     (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")  # the path is relative to the file, not to the folder
+    monkeypatch.chdir(tmp_path / "elsewhere")  # the path is relative to the file, not to the working directory
     sweep = load_grid(path)
     for planned, experiment in sweep.runs:
         asked = prepare(str(tmp_path / "trees.csv"), planned.method, None, None, "species", [], None)
         assert experiment == asked.experiment
     assert [planned.method for planned in sweep.planned] == ["bayesbinn", "ste"]
-    assert sum("training and" in note for note in sweep.notes) == 1, "what both methods share is said once"
+    assert sum("training and" in note for note in sweep.notes) == 1, "notes common to both methods appear once"
     assert sum("chosen settings" in note for note in sweep.notes) == 2
 
 
@@ -71,14 +71,14 @@ MISTAKES = [
     ('experiment = "trees.csv"\n', "label"),
     ('experiment = "trees.csv"\nlabel = "specie"\n', "Did you mean 'species'?"),
     ('experiment = "trees.csv"\nlabel = 3\n', "label must be the name of a column, received 3"),
-    ('experiment = "digits"\nlabel = "species"\n', "label is for your own table, and digits is an experiment"),
+    ('experiment = "digits"\nlabel = "species"\n', "label is only for your own table, but digits is an experiment"),
     ('experiment = "tree.csv"\nlabel = "species"\n', "there is no such file or folder"),
     ('experiment = "trees.csv"\nlabel = "species"\n[set]\ndata.task = ["x"]\n', "data.task"),
 ]
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
-def test_a_mistake_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+def test_a_mistake_gets_one_line(text: str, message: str, tmp_path: Path) -> None:
     table(tmp_path / "trees.csv")
     head, _, tables = text.partition("[set]")
     for load, extra in ((load_grid, "seeds = 2\n"), (load_search, "search.lr = {low=0.1, high=1}\n")):
@@ -88,7 +88,7 @@ def test_a_mistake_is_one_line(text: str, message: str, tmp_path: Path) -> None:
         assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_search_over_a_regression_table_minimises_the_rmse(tmp_path: Path) -> None:
+def test_a_search_over_a_regression_table_minimizes_the_rmse(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     table(tmp_path / "heights.csv", regression=True)
     ranges = "[search]\nlr = {low=1e-4, high=1e-1, log=true}\n"

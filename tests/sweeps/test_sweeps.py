@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
+from bayesbinn.environment import cores
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
-from bayesbinn.sweeps.executor import Ended, Job, cores, open_executor
+from bayesbinn.sweeps.executor import Ended, Job, open_executor
 from bayesbinn.sweeps.grid import load_grid, load_plan, write_plan
 from bayesbinn.sweeps.search import load_search
 from bayesbinn.sweeps.standings import standings, write_results
@@ -58,7 +59,7 @@ def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
-    """The rows by run; every run must be there once."""
+    """The rows by run; every run must appear exactly once."""
     rows: list[dict[str, Any]] = parquet.read_table(folder / "results.parquet").to_pylist()
     assert len({row["run"] for row in rows}) == len(rows)
     assert len((folder / "results.csv").read_text().splitlines()) == len(rows) + 1
@@ -66,7 +67,7 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def numbers(folder: Path) -> dict[str, dict[str, Any]]:
-    """The results without times and places."""
+    """The results without times and machines."""
     left_out = ("seconds", "folder")
     return {name: {k: v for k, v in row.items() if k not in left_out} for name, row in results(folder).items()}
 
@@ -79,7 +80,7 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 120) -> Non
 
 
 def starts(folder: Path) -> int:
-    """How many processes worked on a run."""
+    """The number of processes that worked on a run."""
     return (folder / "log.txt").read_text().count("---- ")
 
 
@@ -96,7 +97,7 @@ GRID_ERRORS = [
     ("experiment = 'digits'\nmethods = []", "methods is an empty list"),
     ("experiment = 'digits'\nmethods = [1]", "methods must be a list of str values, received 1"),
     ("experiment = 'digits'\nmethods = ['ste', 'ste']", "methods has 'ste' twice"),
-    ("experiment = 'digits'\nseeds = 0", "seeds = 0: it must be 1 or more"),
+    ("experiment = 'digits'\nseeds = 0", "seeds = 0: must be 1 or more"),
     ("experiment = 'digits'\nseeds = [1, 1]", "seeds has 1 twice"),
     ("experiment = 'digits'\nseeds = [-1]", "training.seed"),
     ("experiment = 'digits'\n[grid]\nlr = 0.1", "lr must be a list of values, received 0.1"),
@@ -114,7 +115,7 @@ GRID_ERRORS = [
 
 
 @pytest.mark.parametrize(("text", "message"), GRID_ERRORS, ids=[message for _, message in GRID_ERRORS])
-def test_a_mistake_in_a_grid_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_grid_gets_one_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "g.toml"
     path.write_text(text)
     with pytest.raises(BayesbinnError) as caught:
@@ -144,7 +145,7 @@ SEARCH_ERRORS = [
     ("experiment = 'digits'", "[search] is empty"),
     ("experiment = 'digits'\n[search]\nlr = 3", "search.lr must be a range"),
     ("experiment = 'digits'\n[search]\nlr = {low=1, high=0}", "low 1 must be below high 0"),
-    ("experiment = 'digits'\n[search]\nlr = {low=0, high=1, log=true}", "starts above 0"),
+    ("experiment = 'digits'\n[search]\nlr = {low=0, high=1, log=true}", "must start above 0"),
     ("experiment = 'digits'\n[search]\nlr = {low=1e-3, high=1, lag=true}", "Did you mean 'log'?"),
     ("experiment = 'digits'\n[search]\nlr = {low='a', high=1}", "search.lr.low is 'a'"),
     ("experiment = 'digits'\n[search]\nlr = {low=-1, high=1}", "lr"),
@@ -155,7 +156,7 @@ SEARCH_ERRORS = [
 
 
 @pytest.mark.parametrize(("text", "message"), SEARCH_ERRORS, ids=[text for text, _ in SEARCH_ERRORS])
-def test_a_mistake_in_a_search_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_search_gets_one_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     path.write_text(text)
     with pytest.raises(InvalidInput) as caught:
@@ -172,7 +173,7 @@ def test_a_lock_has_one_owner(tmp_path: Path) -> None:
     waiting = threading.Thread(target=second.acquire)
     waiting.start()
     time.sleep(0.3)
-    assert waiting.is_alive(), "an owner that lives is waited for"
+    assert waiting.is_alive(), "a living owner keeps its lock"
     first.release()
     waiting.join(30)
     assert not waiting.is_alive() and not RunLock(tmp_path).acquire(wait=False)
@@ -195,13 +196,13 @@ os._exit(0)
     lock.release()
 
 
-def test_a_silent_owner_of_another_machine_loses_its_lock_and_notices(tmp_path: Path) -> None:
+def test_a_silent_owner_on_another_machine_loses_its_lock_and_notices(tmp_path: Path) -> None:
     silent = RunLock(tmp_path, heartbeat=3600, stale=0.5)
     object.__setattr__(silent._owner, "machine", "elsewhere")
     assert silent.acquire()
     silent.check()
     takers = [RunLock(tmp_path, heartbeat=0.1, stale=0.5) for _ in range(4)]
-    assert not takers[0].acquire(wait=False), "it was seen for the first time just now"
+    assert not takers[0].acquire(wait=False), "it was first seen just now"
     owned = []
     threads = [
         threading.Thread(target=lambda t=taker: owned.append(t) if t.acquire(should_stop=lambda: bool(owned)) else None)
@@ -211,17 +212,17 @@ def test_a_silent_owner_of_another_machine_loses_its_lock_and_notices(tmp_path: 
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len(owned) == 1, "one of four that wait for the same lock gets it"
+    assert len(owned) == 1, "one of four that wait for the lock gets it"
     time.sleep(0.3)
     with pytest.raises(LockLost, match="took this run over"):
         silent.check()
     silent.release()
     found = owner_of(tmp_path)
-    assert found is not None and found[0] == owned[0]._owner, "a lock that was lost is left alone"
+    assert found is not None and found[0] == owned[0]._owner, "a lost lock is not removed"
     owned[0].release()
 
 
-def test_a_silent_owner_of_another_machine_is_waited_for(tmp_path: Path) -> None:
+def test_a_silent_owner_on_another_machine_gets_time_to_respond(tmp_path: Path) -> None:
     silent = RunLock(tmp_path, heartbeat=3600)
     object.__setattr__(silent._owner, "machine", "elsewhere 123")
     assert silent.acquire()
@@ -269,14 +270,14 @@ def test_finished_runs_are_not_run_again(local: Path) -> None:
     assert [row["state"] for row in rows] == ["finished"] * 4
 
 
-def test_a_changed_experiment_is_refused(local: Path, tmp_path: Path) -> None:
+def test_a_changed_experiment_is_rejected(local: Path, tmp_path: Path) -> None:
     done = call("run", grid(tmp_path, epochs=3), "--out", local)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "holds another experiment (training.epochs is 2 there, 3 here)" in done.stderr
 
 
-def test_a_failed_run_is_reported_and_stops_no_other(tmp_path: Path) -> None:
-    """A file is in the place of one run's checkpoint, and one run's process is killed."""
+def test_a_failed_run_is_reported_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    """One run has a damaged checkpoint."""
     path, folder = grid(tmp_path, rates="[1e-3]", epochs=40), tmp_path / "sweep"
     broken = folder / "ste-lr0.001-s0"
     broken.mkdir(parents=True)
@@ -303,7 +304,7 @@ def test_a_failed_run_is_reported_and_stops_no_other(tmp_path: Path) -> None:
         pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.slow),
     ],
 )
-def test_a_driver_that_ends_leaves_no_process_and_is_resumed(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_driver_that_ends_leaves_no_process_and_can_resume(number: signal.Signals, tmp_path: Path) -> None:
     path, folder = grid(tmp_path, rates="[1e-3]", epochs=300), tmp_path / "sweep"
     driver = subprocess.Popen(
         command("run", path, "--out", folder, "--workers", "2"), stderr=subprocess.PIPE, text=True, env=environment()
@@ -313,7 +314,7 @@ def test_a_driver_that_ends_leaves_no_process_and_is_resumed(number: signal.Sign
     _, said = driver.communicate(timeout=120)
     until(lambda: not list(folder.glob("*/lock")), "the processes wrote their checkpoints and went")
     if number != signal.SIGKILL:
-        assert driver.returncode == 128 + number and "the same command goes on" in said
+        assert driver.returncode == 128 + number and "run the same command again to resume" in said
     assert all("stopped in epoch" in log.read_text() for log in folder.glob("*/log.txt"))
     shown = call("status", folder)
     assert "2 unfinished" in shown.stdout, shown.stdout
@@ -327,8 +328,8 @@ def test_a_driver_that_ends_leaves_no_process_and_is_resumed(number: signal.Sign
         assert len(epochs) == len(set(epochs)) == 300 and starts(log.parent) == 2, "no epoch was trained twice"
 
 
-def test_a_run_that_is_ended_from_outside_goes_on(tmp_path: Path) -> None:
-    """As by the walltime of a cluster: SIGTERM."""
+def test_a_run_that_something_else_stops_is_restarted(tmp_path: Path) -> None:
+    """SIGTERM, as at the time limit of a cluster."""
     path, folder = grid(tmp_path, rates="[1e-3]", epochs=300), tmp_path / "sweep"
     driver = subprocess.Popen(
         command("run", path, "--out", folder, "--workers", "2"), stderr=subprocess.PIPE, text=True, env=environment()
@@ -366,7 +367,7 @@ def test_workers_share_the_processors() -> None:
 
 @contextmanager
 def dask_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """A scheduler and two workers, as processes of their own."""
+    """A scheduler and two workers, as separate processes."""
     pytest.importorskip("distributed")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -389,7 +390,7 @@ def dask_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[byte
 
 
 def killed_worker(folder: Path, *, seeds: int, epochs: int) -> None:
-    """A sweep on Dask whose first worker is killed when two runs are under way; the numbers are the local ones."""
+    """A sweep on Dask whose first worker is killed while two runs are in progress; the numbers match a local sweep."""
     path = grid(folder, seeds=seeds, epochs=epochs)
     count = 4 * seeds
     with dask_cluster(folder) as (address, workers):
@@ -426,7 +427,7 @@ def test_a_killed_dask_worker_costs_none_of_twelve_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_runs_on_dask_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_runs_on_dask_and_the_same_command_resumes_them(tmp_path: Path) -> None:
     path, folder = grid(tmp_path, rates="[1e-3]", epochs=300), tmp_path / "sweep"
     with dask_cluster(tmp_path) as (address, _):
         arguments = command("run", path, "--out", folder, "--scheduler", address)
@@ -442,7 +443,7 @@ def test_ctrl_c_stops_the_runs_on_dask_and_the_same_command_goes_on(tmp_path: Pa
     assert {row["state"] for row in results(folder).values()} == {"finished"}
 
 
-def test_an_address_without_a_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_scheduler_gets_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr("bayesbinn.sweeps.executor._PATIENCE", 0.5)
     with pytest.raises(InvalidInput) as caught, open_executor(None, 1, "tcp://127.0.0.1:9"):
@@ -530,7 +531,7 @@ def test_a_run_without_its_data_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     assert lines[1].endswith("failed: no data") and list(tmp_path.iterdir()) == []
 
 
-def test_a_figure_of_single_runs_refuses_workers(tmp_path: Path) -> None:
+def test_a_figure_of_single_runs_rejects_workers(tmp_path: Path) -> None:
     from bayesbinn.paper import reproduce
 
     with pytest.raises(InvalidInput, match="--workers 2"):

@@ -6,7 +6,7 @@ graph and the repacking in C++: each is an `InvalidFile`, asks for more memory t
 is a model that loads and predicts a batch of 2 in both modes. Anything else ends with exit code 1, and so does memory
 that follows a file's claims.
 
-csrc/inference/fuzz.sh runs it with a module built with AddressSanitizer (BAYESBINN_FUZZ_MODULE).
+csrc/tests/fuzz.sh runs it with a module built with AddressSanitizer (BAYESBINN_FUZZ_MODULE).
 """
 
 from __future__ import annotations

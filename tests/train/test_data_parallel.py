@@ -40,9 +40,7 @@ OWN_NOISE = ["bayesbinn", "bimu"]
 BATCH, STEPS, FIRST = 19, 50, 40
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # ---- the same as one process -------------------------------------------------------------------------
@@ -336,7 +334,7 @@ def test_what_several_ranks_cannot_do_is_refused(preset: str, changes: dict[str,
 
 @pytest.mark.parametrize("method", ["ste", "bop", "pmf", "lrnet", "float"])
 def test_methods_that_draw_no_weights_refuse_noise_of_its_own(method: str) -> None:
-    with pytest.raises(InvalidInput, match=r"is for methods that draw their weights \(bayesbinn, bimu\); leave it out"):
+    with pytest.raises(InvalidInput, match=r"is for methods that sample weights \(bayesbinn, bimu\); remove it"):
         load_experiment("digits", method=method, overrides={"training.independent_noise": True})
 
 
@@ -363,5 +361,5 @@ def test_half_an_environment_is_refused(
 
 def test_a_shard_outside_the_world_is_refused() -> None:
     part = data.load("digits").split(0.1, seed=1).train
-    with pytest.raises(InvalidInput, match=r"shard=\(2, 2\): it must be \(rank, world\)"):
+    with pytest.raises(InvalidInput, match=r"shard=\(2, 2\): must be \(rank, world\)"):
         part.batches(10, shard=(2, 2))

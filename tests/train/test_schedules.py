@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from bayesbinn.__main__ import main
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.experiments import Experiment, load_experiment, preset_names
 from bayesbinn.experiments.config import describe_presets, validated
@@ -19,16 +17,9 @@ from bayesbinn.runs import stream
 from bayesbinn.runs.folder import refuse_another
 from bayesbinn.runs.single import Run
 from bayesbinn.train.schedules import Cosine
+from tests.helpers.commands import call, done
 
 STREAM = {"continual.tasks": 2, "continual.samples": 0, "training.seed": 3}
-
-
-def command(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    monkeypatch.setattr(sys, "argv", ["bayesbinn", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        sys.exit(main())
-    assert not stop.value.code
 
 
 def end_of(experiment: Experiment) -> str:
@@ -115,23 +106,19 @@ def test_an_experiment_survives_its_file_and_changes_of_it_end_above_zero(tmp_pa
 # ---- through the entries ---------------------------------------------------------------------------
 
 
-def test_one_epoch_of_a_preset_learns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command("train", "digits", "--epochs", 1, "--out", tmp_path / "run", "--json", monkeypatch=monkeypatch)
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["last epoch"]["test"] > 60
+def test_one_epoch_of_a_preset_learns(tmp_path: Path) -> None:
+    answer = call("train", "digits", "--epochs", 1, "--out", tmp_path / "run", "--json")
+    assert json.loads(answer.out)["last epoch"]["test"] > 60
     assert rates(tmp_path / "run") == [pytest.approx(0.5e-3)]
-    assert "learning rate: cosine, ends above 0" in captured.err
+    assert "learning rate: cosine, ends above 0" in answer.err
 
 
-def test_stop_after_keeps_the_presets_schedule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stop_after_keeps_the_presets_schedule(tmp_path: Path) -> None:
     small = ["--set", "model.width=0.02", "--out", tmp_path / "run"]
-    command("train", "digits", "--stop-after", 2, *small, monkeypatch=monkeypatch)
+    answer = call("train", "digits", "--stop-after", 2, *small)
+    assert answer.code == 0
     assert rates(tmp_path / "run") == [1e-3 * (0.5 * (1 + math.cos(math.pi * (epoch / 40)))) for epoch in (1, 2)]
-    assert "learning rate" not in capsys.readouterr().err, "nothing was decided on the user's behalf"
+    assert "learning rate" not in answer.err, "nothing was decided on the user's behalf"
 
 
 def test_a_stream_of_one_epoch_per_task_trains(tmp_path: Path) -> None:
@@ -148,14 +135,14 @@ def test_a_stream_of_one_epoch_per_task_trains(tmp_path: Path) -> None:
 # ---- runs that were begun before --------------------------------------------------------------------
 
 
-def test_a_run_begun_with_the_authors_cosine_resumes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_begun_with_the_authors_cosine_resumes_with_it(tmp_path: Path) -> None:
     small = ["--set", "model.width=0.02"]
     arguments = ["train", "digits", "--epochs", 3, *small, "--out"]
     asked = [*arguments, tmp_path / "asked", "--set", "method.schedule.end=authors"]
-    command(*asked, monkeypatch=monkeypatch)
-    command(*asked[:-3], tmp_path / "old", *asked[-2:], "--stop-after", 1, monkeypatch=monkeypatch)
+    done(*asked)
+    done(*asked[:-3], tmp_path / "old", *asked[-2:], "--stop-after", 1)
     without_end(tmp_path / "old" / "config.toml")
-    command(*arguments, tmp_path / "old", monkeypatch=monkeypatch)
+    done(*arguments, tmp_path / "old")
     assert rates(tmp_path / "old") == rates(tmp_path / "asked")
     assert rates(tmp_path / "old")[-1] == pytest.approx(0, abs=1e-12)
     old, whole = (Run.load(tmp_path / name).optimizer.posterior().natural for name in ("old", "asked"))

@@ -11,7 +11,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from bayesbinn.cli import runtime as runtime_command
+from bayesbinn.cli.options import SAMPLES, Calibrate, DataDir, EpochChoice, Json, RunArgument
+from bayesbinn.cli.printing import echo, facts_text, value_text
 from bayesbinn.cli.sweep import app as sweep_app
+from bayesbinn.cli.train import train
 from bayesbinn.errors import InvalidInput, printable
 
 
@@ -46,22 +49,6 @@ app = typer.Typer(
     help="Train, understand and ship neural networks whose weights are only -1 and +1.",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the data sets; otherwise BAYESBINN_DATA, the cache, or a download."),
-]
-SAMPLES = "10, or 0 if they would all be the mode"
-Calibrate = Annotated[bool, typer.Option(help="Use the calibration that the run fitted on its validation part.")]
-EpochChoice = Annotated[
-    str,
-    typer.Option(
-        "--epoch",
-        metavar="last|best",
-        help="Which weights: those after the last epoch, or those with the best validation accuracy or RMSE.",
-    ),
-]
-
 
 def _which(epoch: str) -> Any:
     if epoch not in ("last", "best"):
@@ -86,9 +73,6 @@ def main(
     """Train, understand and ship neural networks whose weights are only -1 and +1."""
 
 
-RunFolder = Annotated[Path, typer.Argument(help="Folder of a run, as `bayesbinn train` wrote it.")]
-
-
 @app.command()
 def demo(
     all_methods: Annotated[bool, typer.Option("--all", help="Compare all six methods instead of three.")] = False,
@@ -105,105 +89,12 @@ def demo(
     run_demo(all_methods=all_methods, seed=seed, as_json=as_json)
 
 
-@app.command()
-def train(
-    experiment: Annotated[
-        str,
-        typer.Argument(
-            help="A preset (see `bayesbinn presets`), a FILE.toml, or your own table, .npz or image folder."
-        ),
-    ],
-    method: Annotated[str | None, typer.Option(help="bayesbinn, bimu, ste, bop, pmf, lrnet, float or ewc.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the split, the start, the order and the noise.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Train for fewer epochs; the schedule is compressed.")] = None,
-    stop_after: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Stop after this epoch (of a stream: task) of the unchanged schedule; resume by raising it."
-        ),
-    ] = None,
-    data_dir: DataDir = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; default runs/NAME-METHOD-SEED. An existing run is resumed.")
-    ] = None,
-    label: Annotated[str | None, typer.Option(help="The column of your table to predict.")] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="key=value: a setting of the method (lr=0.01) or section.key (training.batch_size=50)."
-        ),
-    ] = None,
-    checkpoint_minutes: Annotated[
-        float, typer.Option(min=0, help="Minutes between two checkpoints inside an epoch.")
-    ] = 3.0,
-    independent_noise: Annotated[
-        bool, typer.Option("--independent-noise", help="Under torchrun: every rank draws its own noise.")
-    ] = False,
-    sync_batchnorm: Annotated[
-        bool, typer.Option("--sync-batchnorm", help="Under torchrun on GPUs: BatchNorm sees the batch of all ranks.")
-    ] = False,
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Under torchrun: seconds after which a silent rank counts as lost.")
-    ] = 300.0,
-    as_json: Json = False,
-) -> None:
-    """Train a binary network; a killed or interrupted run resumes where it was.
-
-    Examples: `bayesbinn train digits`, `bayesbinn train mnist --method ste --epochs 20`,
-    `bayesbinn train my.csv --label species`.
-
-    docs/experiments.md has every key of --set, every network, every method's settings, and how to write a FILE.toml.
-
-    Several processes divide every batch: `torchrun --nproc-per-node 2 -m bayesbinn train mnist`. A run can be
-    resumed by another number of them.
-    """
-    from bayesbinn import ranks
-    from bayesbinn.cli.console import PlainConsole
-    from bayesbinn.cli.progress import shown
-    from bayesbinn.runs.open import open_any, prepare
-    from bayesbinn.runs.report import report
-    from bayesbinn.train.data_parallel import session, sole_writer
-    from bayesbinn.train.progress import RunStopped, stoppable
-
-    wanted = list(changes or [])
-    wanted += ["training.independent_noise=true"] if independent_noise else []
-    wanted += ["training.sync_batchnorm=true"] if sync_batchnorm else []
-    with session(timeout):
-        first = ranks.rank() == 0
-        console = PlainConsole(stderr=True, quiet=not first)
-        chosen = ranks.decided(lambda: prepare(experiment, method, seed, epochs, label, wanted, data_dir))
-        folder = out or chosen.folder
-        try:
-            with sole_writer(folder, lambda text: console.print(text, soft_wrap=True)) as may_write:
-                run = open_any(chosen.experiment, folder, data_dir)
-                run.may_write = may_write
-                for note in (*chosen.notes, *run.notes):  # not before it is open: an error is one line
-                    console.print(printable(note), soft_wrap=True)
-                if run.finished:
-                    console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)
-                elif run.where_to_resume:
-                    console.print(f"resuming {folder} in {run.where_to_resume}", soft_wrap=True)
-                with (
-                    shown(console, chosen.experiment.method.name, run.total_epochs, done=run.epochs_done) as update,
-                    stoppable() as should_stop,
-                ):
-                    run.train(
-                        stop_after=stop_after,
-                        checkpoint_seconds=60 * checkpoint_minutes,
-                        on_progress=update,
-                        should_stop=should_stop,
-                    )
-        except RunStopped as stopped:
-            console.print(str(stopped), soft_wrap=True)
-            raise typer.Exit(should_stop.exit_code) from None
-    if first:
-        summary = report(folder)
-        typer.echo(json.dumps(summary, indent=2) if as_json else _lines(summary))
+app.command()(train)
 
 
 @app.command()
 def evaluate(
-    run: RunFolder,
+    run: RunArgument,
     samples: Annotated[
         int | None,
         typer.Option(min=0, show_default=SAMPLES, help="Posterior samples behind the mean; 0 leaves it out."),
@@ -223,12 +114,12 @@ def evaluate(
     from bayesbinn.runs.evaluate import evaluate_run
 
     scores = evaluate_run(run, samples, calibrate, data_dir, _which(epoch))
-    typer.echo(json.dumps(scores, indent=2) if as_json else _lines(scores))
+    typer.echo(json.dumps(scores, indent=2) if as_json else facts_text(scores))
 
 
 @app.command()
 def predict(
-    run: RunFolder,
+    run: RunArgument,
     inputs: Annotated[
         Path, typer.Argument(help="A .csv, .tsv or .parquet table, an .npz or .npy array, an image or a folder.")
     ],
@@ -259,8 +150,8 @@ def predict(
     answer: dict[str, Any] = {"predictions": done.count, "out": str(out), "epoch": done.epoch}
     answer |= {"scores": done.scores} if done.scores else {}
     text = f"{done.count} predictions in {out} (epoch: {done.epoch})"
-    text += f"\nscored by the labels in {inputs}: {_text(done.scores)}" if done.scores else ""
-    _echo(json.dumps(answer) if as_json else text)
+    text += f"\nscored by the labels in {inputs}: {value_text(done.scores)}" if done.scores else ""
+    echo(json.dumps(answer) if as_json else text)
 
 
 @app.command()
@@ -313,7 +204,7 @@ def pack(
 
     facts = inspect(path)
     text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than as float32 ({about})"
-    _echo(json.dumps(facts, indent=2) if as_json else text)
+    echo(json.dumps(facts, indent=2) if as_json else text)
 
 
 class _Forwarded(TyperCommand):
@@ -382,7 +273,7 @@ def reproduce(
         workers=workers,
         scheduler=scheduler,
     ):
-        _echo(line)
+        echo(line)
 
 
 app.add_typer(sweep_app, name="sweep")
@@ -428,7 +319,7 @@ def data_command(data_dir: DataDir = None, as_json: Json = False) -> None:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     for row in rows:
-        _echo(f"{row.name:10} {row.description}\n{'':10} {row.where or row.advice}")
+        echo(f"{row.name:10} {row.description}\n{'':10} {row.where or row.advice}")
 
 
 @app.command()
@@ -441,7 +332,7 @@ def summary(
     from bayesbinn.runs.evaluate import summarise
 
     result = summarise(experiment, data_dir)
-    _echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 @app.command()
@@ -450,22 +341,4 @@ def info(as_json: Json = False) -> None:
     from bayesbinn.environment import describe
 
     facts = describe()
-    typer.echo(json.dumps(facts, indent=2) if as_json else _lines(facts))
-
-
-def _echo(text: str) -> None:
-    """Print lines that may hold names from a user's files."""
-    typer.echo(printable(text, keep_lines=True))
-
-
-def _lines(facts: dict[str, Any]) -> str:
-    width = max(map(len, facts))
-    return "\n".join(printable(f"{key:{width}}  {_text(value)}") for key, value in facts.items())
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    if isinstance(value, dict):
-        return "  ".join(f"{key} {_text(each)}" for key, each in value.items())
-    return str(value)
+    typer.echo(json.dumps(facts, indent=2) if as_json else facts_text(facts))

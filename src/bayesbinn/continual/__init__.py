@@ -8,7 +8,8 @@ learner.record.summary()              # average accuracy, forgetting, transfer
 """
 
 from bayesbinn.continual.evaluation import policies_of
-from bayesbinn.continual.learner import Learner, Plan
+from bayesbinn.continual.learner import Learner
+from bayesbinn.continual.plan import Plan
 from bayesbinn.continual.record import Record
 
 __all__ = ["Learner", "Plan", "Record", "policies_of"]

@@ -31,7 +31,8 @@ from bayesbinn.data import Part
 from bayesbinn.errors import BayesbinnError, SaturatedPosterior
 from bayesbinn.packing.packer import pack
 from bayesbinn.posterior import BernoulliPosterior, Weights
-from bayesbinn.prediction.functional import PureNetwork, evaluating
+from bayesbinn.prediction.ensemble import Ensemble
+from bayesbinn.prediction.functional import evaluating
 from bayesbinn.prediction.predicting import class_logits, predict
 from bayesbinn.runtime import load
 
@@ -69,9 +70,9 @@ class Networks:
     """Posterior samples drawn once, to be tried on many tasks; without a posterior, the model as it is."""
 
     def __init__(self, model: nn.Module, posterior: BernoulliPosterior | None, samples: int, seed: int) -> None:
-        self._model, self._network = model, PureNetwork(model)
-        drawn = [] if posterior is None else [posterior.draw(seed, index) for index in range(samples)]
-        self._weights: list[Weights] = drawn or [{} if posterior is None else posterior.mode()]
+        ensemble = Ensemble(model, posterior, samples if posterior is not None else 0, seed)
+        self._model, self._network = model, ensemble.network
+        self._weights = [ensemble.tensors(index) for index in range(len(ensemble))]
 
     def accuracy(self, part: Part, policy: str, statistics: Weights | None = None) -> float:
         """In percent, by the mean of the samples' probabilities; `statistics` are those of ``per-task``."""

@@ -1,4 +1,4 @@
-"""Data sets as whole tensors in memory, and batches made of them.
+"""Data sets as tensors in memory, and batches made from them.
 
 >>> dataset = load("digits")
 >>> parts = dataset.split(validation=0.1, seed=1)

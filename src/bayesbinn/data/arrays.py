@@ -1,4 +1,4 @@
-"""Arrays in memory: a user's own as NumPy's, and a data set as inputs and targets for training and for testing."""
+"""Arrays in memory: a user's own as NumPy arrays, and a data set as inputs and targets for training and testing."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Split:
 
 
 def numpy_of(values: Any, what: str) -> npt.NDArray[Any]:
-    """A NumPy array. bfloat16, which NumPy lacks, is widened; masked values, which are not numbers, are refused."""
+    """Convert to a NumPy array. bfloat16, which NumPy lacks, is widened; masked values are rejected."""
     if np.ma.is_masked(values):
         count = int(np.ma.getmaskarray(values).sum())
-        raise InvalidInput(f"{what} has masked values ({count}): fill them, with filled(), or remove the examples")
+        raise InvalidInput(f"{what} has {count} masked values; fill them with filled() or remove the examples")
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         return np.asarray((values.float() if values.dtype == torch.bfloat16 else values).numpy())

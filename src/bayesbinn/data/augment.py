@@ -1,8 +1,8 @@
-"""Random crops and mirror images of a whole batch at once.
+"""Random crops and flips of a whole batch at once.
 
-Each image gets a black border, of four pixels unless said otherwise, a window of its own size is cut out of that, and
-every second one is mirrored: pad, crop, flip, in this order, all before normalisation (black is then pixel 0). Digits
-are only shifted: cropped from a narrow border, never mirrored.
+Each image gets a black border, of four pixels unless said otherwise, a window of the original size is cut out, and half
+of the images are flipped: pad, crop, flip, in this order, all before normalization (so black is pixel 0). Digits are
+only shifted: cropped from a narrow border, never flipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PADDING = 4
 
 @dataclass(frozen=True)
 class Draws:
-    """Where the window of each image starts inside the padded image, and whether it is mirrored."""
+    """Where the window of each image starts inside the padded image, and whether the image is flipped."""
 
     top: npt.NDArray[np.int64]
     left: npt.NDArray[np.int64]
@@ -45,10 +45,10 @@ class Draws:
 
 
 def crop_and_flip(images: Tensor, rows: npt.NDArray[np.int64], draws: Draws) -> Tensor:
-    """The images at `rows`, each cropped and mirrored as drawn: [len(rows), C, H, W], same dtype.
+    """The images at `rows`, each cropped and flipped as drawn: [len(rows), C, H, W], same dtype.
 
-    Gathering goes through NumPy: torch copies a strided window element by element, NumPy row by row
-    (about six times as fast).
+    The windows are gathered with NumPy: torch copies a strided window element by element, NumPy row by row (about six
+    times as fast).
 
     >>> images = torch.arange(1, 5, dtype=torch.uint8).view(1, 1, 2, 2)
     >>> draws = Draws(np.array([4, 3]), np.array([4, 4]), np.array([True, False]))

@@ -1,8 +1,7 @@
-"""Batches of a part of a data set, made on the fly from (seed, epoch) alone.
+"""Batches of a part of a data set, made on the fly from (seed, epoch) only.
 
-Nothing is remembered between epochs: order and augmentation of an epoch are drawn at its start from a
-generator of its own. A run that was killed inside an epoch starts again at any batch and sees, bit for
-bit, what it would have seen.
+No state is kept between epochs: each epoch draws its order and augmentation at the start from a separate generator. A
+run killed in the middle of an epoch can restart at any batch and gets exactly the same data, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bayesbinn.errors import InvalidInput
 
 
 def generator_of(seed: int, epoch: int) -> torch.Generator:
-    """The random stream of one epoch. The pair is hashed, so that seed + 1 is not the next epoch of seed.
+    """The random stream of one epoch. The pair is hashed, so that (seed + 1, epoch) differs from (seed, epoch + 1).
 
     >>> generator_of(1, 2).initial_seed() == generator_of(2, 1).initial_seed()
     False
@@ -31,9 +30,9 @@ def generator_of(seed: int, epoch: int) -> torch.Generator:
 
 
 def share_of(count: int, rank: int, world: int) -> slice:
-    """The part of `count` examples that one of `world` ranks takes: contiguous, and two examples or more.
+    """The part of `count` examples that one of `world` ranks takes: contiguous, with at least two examples.
 
-    If there are not two for each, everybody takes all: BatchNorm has no statistics of a single example.
+    If there are fewer than two per rank, every rank takes all of them: BatchNorm needs more than one example.
 
     >>> share_of(5, 0, 2), share_of(5, 1, 2), share_of(3, 1, 2)
     (slice(0, 2, None), slice(2, 5, None), slice(0, 3, None))
@@ -44,9 +43,9 @@ def share_of(count: int, rank: int, world: int) -> slice:
 
 
 class Part:
-    """Some examples of a data set: the ones to train on, to validate on or to test on.
+    """A subset of a data set: the examples for training, validation or testing.
 
-    Several parts share one tensor of inputs; `rows` says which of them belong to this one (None: all).
+    Several parts share one tensor of inputs; `rows` lists those in this part (None: all).
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Part:
         return len(self.targets)
 
     def whole(self) -> tuple[Tensor, Tensor]:
-        """All inputs, normalised and not augmented, and all targets."""
+        """All inputs, normalized and not augmented, and all targets."""
         inputs = self._inputs if self.rows is None else self._inputs[self.rows]
         return self._normaliser(inputs), self.targets
 
@@ -83,14 +82,13 @@ class Part:
         shard: tuple[int, int] = (0, 1),
         shift: int = 0,
     ) -> Batches:
-        """Pairs of (inputs, targets), normalised, the last one possibly smaller.
+        """Pairs of (inputs, targets), normalized; the last batch may be smaller.
 
-        With a `seed` the order is a random one of this `epoch`, without it the order of the data.
-        `augment` crops and mirrors at random where the data set allows it (photographs, not digits),
-        and only with a seed. `start` skips that many batches at no cost. `drop_single` leaves out a
-        last batch of one example, of which BatchNorm has no statistics. `shard` = (rank, world) gives
-        of every batch the share of one rank (`share_of`). `shift` moves images at random by up to that many
-        pixels in each direction, whatever they show; like `augment`, of which it takes the place, with a seed.
+        With a `seed`, the order is random for this `epoch`; without it, the order of the data. `augment` crops and
+        flips at random if the data set allows it (photographs, not digits), and needs a seed. `start` skips that many
+        batches at no cost. `drop_single` omits a last batch of one example, for which BatchNorm has no statistics.
+        `shard` = (rank, world) gives one rank's share of every batch (`share_of`). `shift` moves images at random by up
+        to that many pixels in each direction, instead of `augment`, and needs a seed.
         """
         return Batches(self, batch_size, seed, epoch, start, augment, drop_single, shard, shift)
 
@@ -100,7 +98,7 @@ class Part:
         return self._inputs.dim() == 4
 
     def gather(self, rows: Tensor, draws: Draws | None = None) -> Tensor:
-        """Inputs at positions of this part, normalised; cropped and mirrored where `draws` says so."""
+        """Inputs at positions of this part, normalized; cropped and flipped if `draws` is given."""
         if self.rows is not None:
             rows = self.rows[rows]
         if draws is not None:
@@ -109,7 +107,7 @@ class Part:
 
 
 class Batches:
-    """One pass over a part. `len()` is the number of batches from `start` on."""
+    """One pass over a part. `len()` counts the batches from `start` on."""
 
     def __init__(
         self,
@@ -125,11 +123,11 @@ class Batches:
     ) -> None:
         rank, world = shard
         if not 0 <= rank < world:
-            raise InvalidInput(f"shard={shard}: it must be (rank, world) with rank from 0 to world - 1")
+            raise InvalidInput(f"shard={shard}: must be (rank, world) with rank from 0 to world - 1")
         if batch_size < 1:
-            raise InvalidInput(f"batch_size={batch_size}: it must be 1 or more")
+            raise InvalidInput(f"batch_size={batch_size}: must be 1 or more")
         if augment and seed is None:
-            raise InvalidInput("augment=True without a seed: augmentation is random, give seed= and epoch= too")
+            raise InvalidInput("augment=True needs a seed because augmentation is random; give seed= and epoch=")
         if shift and (seed is None or not part.shows_images):
             what = "without a seed" if part.shows_images else "for inputs that are not images"
             raise InvalidInput(f"shift={shift} {what}: only images can be shifted, at random; use 0")
@@ -139,14 +137,14 @@ class Batches:
         full, rest = divmod(len(part), batch_size)
         self._stop = full + (rest > 1 if drop_single and batch_size > 1 else rest > 0)
         if not 0 <= start <= self._stop:
-            raise InvalidInput(f"start={start}: an epoch has {self._stop} batches, so 0 to {self._stop} are allowed")
+            raise InvalidInput(f"start={start}: an epoch has {self._stop} batches; start must be 0 to {self._stop}")
 
     def __len__(self) -> int:
         return self._stop - self._start
 
     @property
     def sizes(self) -> list[int]:
-        """Examples in every batch, over all shards."""
+        """The number of examples in each batch, over all shards."""
         return [min(self._size, len(self._part) - index * self._size) for index in range(self._start, self._stop)]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""What a run remembers of its data: enough to predict without them, and to recognise them when it is resumed."""
+"""What a run stores about its data: enough to predict without them and to recognize them when it is resumed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from bayesbinn.data.dataset import Dataset, Task
 from bayesbinn.data.normalise import Normaliser
 from bayesbinn.data.splits import validation_rows
 from bayesbinn.errors import InvalidFile, InvalidInput
-from bayesbinn.files import write_whole
 
 FILE_NAME = "data.json"
 CHECKPOINT_KEY = "data"
-"""Under which a checkpoint has the text of the card."""
+"""The checkpoint key that holds the text of the card."""
 _VERSION = 1
 _PARTS = ("training inputs", "training targets", "test inputs", "test targets")
 
 
 @dataclass(frozen=True)
 class DataCard:
-    """Names, shapes, scales and fingerprints of a data set, as ``data.json`` in a run's folder has them."""
+    """Names, shapes, scales and fingerprints of a data set, as stored in ``data.json`` in a run's folder."""
 
     version: int
     name: str
@@ -37,42 +36,42 @@ class DataCard:
     columns: tuple[str, ...]
     """The names of a table's columns, without the label, in the order of the inputs."""
     column_types: tuple[str, ...]
-    """What the network gets of each column."""
+    """How each column is fed to the network."""
     label: str | None
-    """The column that is predicted."""
+    """The column to predict."""
     input_shape: tuple[int, ...]
     input_type: Literal["uint8", "float32"]
-    """uint8: pixels of 0 to 255."""
+    """uint8: pixels from 0 to 255."""
     mean: tuple[float, ...]
-    """Of the inputs, for each channel or column or one for all; of images for pixels in [0, 1]."""
+    """Scale of the inputs: one value per channel or column, or one for all; for images, of pixels in [0, 1]."""
     std: tuple[float, ...]
     target_mean: float
     target_std: float
     test_part: str
     """Where the test part came from."""
     validation: float
-    """The share of the training rows that was kept aside to choose and to calibrate."""
+    """The fraction of the training rows held out for model selection and calibration."""
     seed: int
-    """Of that choice."""
+    """The seed of that split."""
     train_rows: int
-    """Those for validation included."""
+    """Including the validation rows."""
     validation_rows: int
     test_rows: int
     digests: dict[str, str]
     """SHA-256 of each tensor."""
     fingerprint: str
-    """SHA-256 over the digests and the names of classes and columns."""
+    """SHA-256 of the digests and the names of classes and columns."""
 
     def __post_init__(self) -> None:
         if self.version != _VERSION:
-            raise InvalidInput(f"version {self.version}; this program reads version {_VERSION}")
+            raise InvalidInput(f"version {self.version}; this program can read version {_VERSION}")
         if (self.task == "classification") != (len(self.classes) > 1):
             raise InvalidInput(f"{self.task} with {len(self.classes)} classes")
         if not self.input_shape or min(self.input_shape) < 1:
             raise InvalidInput(f"input_shape {list(self.input_shape)}: sizes must be 1 or more")
         for key, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.input_shape[0]):
-                raise InvalidInput(f"{key} has {len(values)} values: 1 or {self.input_shape[0]} are needed")
+                raise InvalidInput(f"{key} has {len(values)} values; expected 1 or {self.input_shape[0]}")
         if not min(self.std) > 0 or not self.target_std > 0:
             raise InvalidInput("std and target_std must be above 0")
         if self.columns and len(self.columns) != self.input_shape[0]:
@@ -84,7 +83,7 @@ class DataCard:
 
     @classmethod
     def of(cls, dataset: Dataset, *, validation: float = 0.0, seed: int = 0, label: str | None = None) -> DataCard:
-        """Of a data set as it is used: the tensors themselves are fingerprinted, not the file they came from.
+        """The card of a data set as used: the fingerprint covers the tensors, not the file they came from.
 
         >>> from bayesbinn.data import load
         >>> card = DataCard.of(load("moons"))
@@ -132,26 +131,26 @@ class DataCard:
 
     @property
     def normaliser(self) -> Normaliser:
-        """What new inputs go through before the network."""
+        """The scaling applied to new inputs before the network."""
         return Normaliser(torch.tensor(self.mean), torch.tensor(self.std))
 
     def example(self, count: int = 2) -> Tensor:
-        """Made-up inputs as the network takes them: they have its shape and, roughly, its scale."""
+        """Random inputs for the network, with the right shape and roughly the right scale."""
         return torch.randn(count, *self.input_shape, generator=torch.Generator().manual_seed(0))
 
-    # ---- the same data again -------------------------------------------------------------------
+    # ---- recognizing the data ------------------------------------------------------------------
 
     def refuse_other(self, here: DataCard, folder: Path) -> None:
-        """Raise unless the data `here` are those that the run in `folder` was made with."""
+        """Raise unless the data `here` are those of the run in `folder`."""
         change = self.difference(here)
         if change:
             raise InvalidInput(
-                f"{folder}: the data are not those of this run: {change}; restore them, or train on these with "
-                "another --out"
+                f"{folder}: these data differ from the run's data: {change}; restore the run's data, or train on "
+                "these with another --out"
             )
 
     def difference(self, here: DataCard) -> str:
-        """What has changed, in words, the most telling thing first; empty if these are the same data."""
+        """The most important change, in words; empty if the data are the same."""
         if self.task != here.task:
             return f"{self.task} there, {here.task} here"
         if self.classes != here.classes:
@@ -175,19 +174,19 @@ class DataCard:
     # ---- files ---------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """The text of a ``data.json``; its checksum is over everything else."""
+        """The text of a ``data.json``; its checksum covers everything else."""
         content = asdict(self)
         return json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> DataCard:
-        """Read and check a text that `to_json` wrote; the first problem is one line."""
+        """Read and check the output of `to_json`; report the first problem in one line."""
         from pydantic import TypeAdapter, ValidationError
 
         try:
             content = json.loads(text)
             if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
-                raise InvalidInput("its checksum does not fit")
+                raise InvalidInput("checksum mismatch")
             return TypeAdapter(cls).validate_python(content)
         except ValidationError as error:
             problem = error.errors()[0]
@@ -196,30 +195,30 @@ class DataCard:
             reason = f"{place}: {message}" if place else message
         except (ValueError, RecursionError) as error:
             reason = str(error)
-        raise InvalidFile(f"{where}: damaged, or changed by hand ({reason})")
+        raise InvalidFile(f"{where}: damaged or edited by hand ({reason})")
 
 
 def read_card(folder: Path) -> DataCard | None:
-    """The card in a run's folder; None for a run that was written before there were any."""
+    """The card in a run's folder; None for a run from a version without cards."""
     path = folder / FILE_NAME
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InvalidFile(f"{path}: cannot be read ({error.strerror})") from None
+        raise InvalidFile(f"{path}: cannot read the file ({error.strerror})") from None
     try:
         return DataCard.from_json(content, str(path))
     except InvalidFile as error:
         raise InvalidFile(
-            f"{error}; delete it: resuming the run, or predicting with it, restores it from the checkpoint"
+            f"{error}; delete it: resuming the run or predicting with it restores it from the checkpoint"
         ) from None
 
 
 def known_card(folder: Path, saved: Mapping[str, Any] | None) -> DataCard | None:
-    """The card of a run with its checkpoint, which has the card too; None if neither has, as in older versions.
+    """The card of a run, checked against the copy in its checkpoint; None if neither has one, as in older versions.
 
-    The file alone proves nothing: it may be gone, or another run's.
+    The file by itself proves nothing: it may be gone or belong to another run.
     """
     in_file, text = read_card(folder), None if saved is None else saved.get(CHECKPOINT_KEY)
     if text is None:
@@ -229,19 +228,13 @@ def known_card(folder: Path, saved: Mapping[str, Any] | None) -> DataCard | None
     except InvalidFile as error:
         raise InvalidFile(f"{error}; delete it to start again") from None
     if in_file is not None and in_file != in_checkpoint:
-        change = in_checkpoint.difference(in_file) or "normalisation, split or name differ"
+        change = in_checkpoint.difference(in_file) or "normalization, split or name differ"
         change = change.replace(" there", " in the checkpoint")
         raise InvalidFile(
-            f"{folder / FILE_NAME}: not of the run whose checkpoint is beside it ({change}); delete it: resuming the "
-            "run, or predicting with it, restores it from the checkpoint"
+            f"{folder / FILE_NAME}: does not belong to the checkpoint next to it ({change}); delete it: resuming the "
+            "run or predicting with it restores it from the checkpoint"
         )
     return in_checkpoint
-
-
-def restore_card(folder: Path, card: DataCard) -> None:
-    """Write the file again if it is gone."""
-    if not (folder / FILE_NAME).exists():
-        write_whole(folder / FILE_NAME, card.to_json().encode())
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The one entry to all data: by name, or by the path of the user's own."""
+"""The single entry point to all data: a data set by name, or the user's own by path."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = f"{', '.join(TABLES)}, .npz or a folder"
 
 @dataclass(frozen=True)
 class Published:
-    """A set that is read from its publisher's files."""
+    """A data set read from its publisher's files."""
 
     description: str
     source: Source
@@ -35,25 +35,25 @@ class Published:
 
 @dataclass(frozen=True)
 class Included:
-    """A set that scikit-learn ships or computes."""
+    """A data set that scikit-learn ships or generates."""
 
     description: str
     load: Callable[[], Dataset]
 
 
 SETS: dict[str, Published | Included] = {
-    "mnist": Published("70,000 handwritten digits, 28×28 grey", mnist.SOURCE, mnist.load_mnist),
+    "mnist": Published("70,000 handwritten digits, 28×28 gray", mnist.SOURCE, mnist.load_mnist),
     "cifar10": Published("60,000 photographs of 10 classes, 32×32 RGB", cifar.SOURCE10, cifar.load_cifar10),
     "cifar100": Published("60,000 photographs of 100 classes, 32×32 RGB", cifar.SOURCE100, cifar.load_cifar100),
-    "snelson": Published("200 points of a curve, regression", synthetic.SNELSON, synthetic.load_snelson),
+    "snelson": Published("200 points on a curve, regression", synthetic.SNELSON, synthetic.load_snelson),
     "moons": Included("two moons, 200 points in the plane, 2 classes", synthetic.load_moons),
-    "digits": Included("1,797 handwritten digits, 8×8 grey", digits),
+    "digits": Included("1,797 handwritten digits, 8×8 gray", digits),
 }
 
 
 @dataclass(frozen=True)
 class Available:
-    """A set by name, and where it is; `advice` says how to get it when it is nowhere."""
+    """A named data set and where it is; if it is missing, `advice` says how to get it."""
 
     name: str
     description: str
@@ -62,7 +62,7 @@ class Available:
 
 
 def available(data_dir: str | os.PathLike[str] | None = None) -> list[Available]:
-    """Every set with a name; nothing is read or downloaded.
+    """Every named data set; nothing is read or downloaded.
 
     >>> [each.name for each in available()]
     ['mnist', 'cifar10', 'cifar100', 'snelson', 'moons', 'digits']
@@ -73,7 +73,7 @@ def available(data_dir: str | os.PathLike[str] | None = None) -> list[Available]
             found.append(Available(name, each.description, "scikit-learn", None))
             continue
         where = find(each.source, data_dir) or find_archive(each.source, data_dir)
-        help_ = None if where else f"downloaded when first used; without a network, {advice(each.source, data_dir)}"
+        help_ = None if where else f"downloaded on first use; without a network, {advice(each.source, data_dir)}"
         found.append(Available(name, each.description, None if where is None else str(where), help_))
     return found
 
@@ -88,11 +88,10 @@ def load(
 ) -> Dataset:
     """A data set by name (see `available`), or from a .npz, .csv, .tsv or .parquet file or a folder.
 
-    A folder holds either images, one subfolder for each class, or two tables called `train` and `test`, or arrays
-    called `x.npy` and `y.npy` (or, as in a .npz file, `x_train.npy` and so on).
-    `label` is the column of a table to predict; `task` says whether numbers there are classes or
-    quantities where the rule (see `labels.understand`) would guess wrong. `data_dir` is searched before
-    BAYESBINN_DATA and the user's cache; `download=False` never touches the network.
+    A folder contains images, with one subfolder per class, or two tables named `train` and `test`, or arrays named
+    `x.npy` and `y.npy` (or, as in a .npz file, `x_train.npy` and so on). `label` is the table column to predict; `task`
+    says whether its numbers are classes or quantities, in case the rule (see `labels.understand`) guesses wrong.
+    `data_dir` is searched before BAYESBINN_DATA and the user's cache; `download=False` never uses the network.
 
     >>> dataset = load("moons")
     >>> parts = dataset.split(validation=0.1, seed=1)
@@ -106,16 +105,16 @@ def load(
         raise InvalidInput(f"data.task is {task!r}:{nearest(str(task), get_args(Task))} {' or '.join(get_args(Task))}")
     if name in SETS:
         if label is not None or task is not None:
-            raise InvalidInput(f"{name} has its own labels: leave out label= and task=, they are for your own tables")
+            raise InvalidInput(f"{name} has its own labels; leave out label= and task=, which are for your own tables")
         each = SETS[name]
         return each.load() if isinstance(each, Included) else each.load(locate(each.source, data_dir, download))
     if not Path(name).suffix and len(Path(name).parts) == 1 and not os.path.lexists(name):
-        raise InvalidInput(f"no data set is called {name!r}.{nearest(name, SETS)} There are {', '.join(SETS)}, {KINDS}")
+        raise InvalidInput(f"there is no data set {name!r}.{nearest(name, SETS)} Allowed: {', '.join(SETS)}, {KINDS}")
     path = existing_path(name, f"; {KINDS} can be loaded")
     try:
         return _own(path, name, label, task)
     except OSError as error:
-        raise InvalidInput(f"{error.filename or name}: cannot be read ({error.strerror or error})") from error
+        raise InvalidInput(f"{error.filename or name}: cannot read the file ({error.strerror or error})") from error
 
 
 def _own(path: Path, name: str, label: str | None, task: Task | None) -> Dataset:
@@ -127,19 +126,19 @@ def _own(path: Path, name: str, label: str | None, task: Task | None) -> Dataset
         if train is not None:
             return load_table(train, label, test=test, task=task)
     if label is not None:
-        raise InvalidInput(f"{name}: label={label!r} names a column of a table, and this is none: leave it out")
+        raise InvalidInput(f"{name}: label={label!r} names a table column, but this is not a table; leave it out")
     if kind == ".npz" or (path.is_dir() and npy_files(path)):
         return load_npz(path, task)
     if path.is_dir():
         if task == "regression":
-            raise InvalidInput(f"{name}: images in folders are always classified: leave out task={task!r}")
+            raise InvalidInput(f"{name}: images in folders are always classified; leave out task={task!r}")
         return load_images(path)
     if kind == ".npy":
         raise InvalidInput(
-            f"{name}: one array has no labels: save both with numpy.savez({path.stem + '.npz'!r}, x=..., y=...), "
-            "or put x.npy and y.npy into a folder and load that"
+            f"{name}: a single array has no labels; save both with numpy.savez({path.stem + '.npz'!r}, x=..., y=...), "
+            "or put x.npy and y.npy in a folder and load that"
         )
-    raise InvalidInput(f"{name}: files ending in {kind or 'nothing'} cannot be loaded; {KINDS} can")
+    raise InvalidInput(f"{name}: cannot load files ending in {kind or 'nothing'}; {KINDS} can be loaded")
 
 
 def _pair_of_tables(folder: Path) -> tuple[Path | None, Path | None]:

@@ -1,4 +1,4 @@
-"""A data set in memory: what every loader returns and what training starts from."""
+"""A data set in memory: what every loader returns and training starts from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Task = Literal["classification", "regression"]
 
 @dataclass(frozen=True)
 class Parts:
-    """A data set divided up. A part that would be empty is None."""
+    """The parts of a data set. An empty part is None."""
 
     train: Part
     validation: Part | None
@@ -27,7 +27,7 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Inputs as stored, with all that is needed to use them.
+    """Inputs as stored, with everything needed to use them.
 
     Images are uint8 [N, C, H, W], tables float32 [N, columns]. Targets are int64 [N] from 0 for
     classification, float32 [N, 1] for regression.
@@ -38,25 +38,25 @@ class Dataset:
     train_targets: Tensor
     test_inputs: Tensor
     test_targets: Tensor | None
-    """None where the set has only inputs to predict on (Snelson)."""
+    """None if there are only inputs to predict on (Snelson)."""
     task: Task
     mean: Tensor
-    """For each channel or column, or one for all; of images for pixels in [0, 1]."""
+    """One value per channel or column, or one for all; for images, of pixels in [0, 1]."""
     std: Tensor
     classes: tuple[str, ...] = ()
     """Their names in the order of the targets; empty for regression."""
     target_mean: float = 0.0
     target_std: float = 1.0
     augment: bool = False
-    """Whether a crop or a mirror image of an input is as good an example as the input itself."""
+    """Whether a cropped or flipped input is as good an example as the original."""
     features: tuple[str, ...] = ()
     """The names of a table's columns."""
     source: str = ""
     """Where it came from: a folder, a file, a package."""
     notes: tuple[str, ...] = ()
-    """What was decided on the user's behalf, one sentence each."""
+    """Decisions made on the user's behalf, one sentence each."""
     stratify: bool = False
-    """Whether `split` takes validation data from every class in proportion, or at random as the authors do."""
+    """Whether `split` stratifies the validation data by class, or chooses them at random as the authors do."""
 
     def __post_init__(self) -> None:
         _check_inputs(self)
@@ -79,11 +79,11 @@ class Dataset:
 
     @property
     def normaliser(self) -> Normaliser:
-        """What batches apply to the inputs; apply it to new inputs before predicting."""
+        """The scaling that batches apply to inputs; apply it to new inputs before predicting."""
         return Normaliser(self.mean, self.std)
 
     def flattened(self) -> Dataset:
-        """The same set with every example as one row (a view; crops are then no longer possible)."""
+        """The same data set with each example as one row (a view; it can no longer be cropped)."""
         pixels = self.train_inputs[0, 0].numel() if len(self.input_shape) > 1 else 1
         mean, std = (s if len(s) == 1 else s.repeat_interleave(pixels) for s in (self.mean, self.std))
         return replace(
@@ -96,7 +96,7 @@ class Dataset:
         )
 
     def split(self, validation: float = 0.1, seed: int = 0) -> Parts:
-        """Training, validation and test parts, normalised; regression targets are standardised too.
+        """Training, validation and test parts, normalized; regression targets are standardized as well.
 
         Only the training part can be augmented.
         """
@@ -106,17 +106,17 @@ class Dataset:
         else:
             rows = validation_rows(len(self.train_inputs), validation, seed)
         train, held = (torch.from_numpy(each) for each in rows)
-        targets = self._standardised(self.train_targets)
+        targets = self._standardized(self.train_targets)
         whole = len(held) == 0
         return Parts(
             train=Part(self.train_inputs, targets, normaliser, None if whole else train, self.augment),
             validation=None if whole else Part(self.train_inputs, targets, normaliser, held),
             test=None
             if self.test_targets is None
-            else Part(self.test_inputs, self._standardised(self.test_targets), normaliser),
+            else Part(self.test_inputs, self._standardized(self.test_targets), normaliser),
         )
 
-    def _standardised(self, targets: Tensor) -> Tensor:
+    def _standardized(self, targets: Tensor) -> Tensor:
         if self.task == "classification":
             return targets
         return (targets - self.target_mean) / self.target_std
@@ -125,42 +125,42 @@ class Dataset:
 def _check_inputs(data: Dataset) -> None:
     train, test = data.train_inputs, data.test_inputs
     if train.dtype not in (torch.uint8, torch.float32) or test.dtype != train.dtype:
-        raise InvalidInput(f"{data.name}: inputs of {train.dtype} and {test.dtype}: both must be uint8 or float32")
+        raise InvalidInput(f"{data.name}: inputs are {train.dtype} and {test.dtype}; both must be uint8 or float32")
     if train.dim() < 2 or train.shape[1:] != test.shape[1:]:
         raise InvalidInput(
             f"{data.name}: training inputs {tuple(train.shape)}, test inputs {tuple(test.shape)}: "
-            "both need the same shape but for the number of examples, which comes first"
+            "apart from the number of examples, which comes first, both need the same shape"
         )
     if len(train) < 2:
-        raise InvalidInput(f"{data.name}: {len(train)} training examples: 2 or more are needed")
+        raise InvalidInput(f"{data.name}: {len(train)} training examples; at least 2 are needed")
     if data.augment and train.dim() != 4:
-        raise InvalidInput(f"{data.name}: inputs {tuple(train.shape)} cannot be cropped: images [N, C, H, W] can")
+        raise InvalidInput(f"{data.name}: inputs {tuple(train.shape)} cannot be cropped; only images [N, C, H, W] can")
     for statistic, values in (("mean", data.mean), ("std", data.std)):
         if values.dim() != 1 or len(values) not in (1, train.shape[1]):
             raise InvalidInput(
-                f"{data.name}: {statistic} {tuple(values.shape)}: 1 or {train.shape[1]} values are needed"
+                f"{data.name}: {statistic} has shape {tuple(values.shape)}; expected 1 or {train.shape[1]} values"
             )
     if not bool((data.std > 0).all()) or not data.target_std > 0:
         raise InvalidInput(f"{data.name}: std must be above 0 everywhere")
     for kind, inputs in (("training", train), ("test", test)):
         if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
             row = int((~torch.isfinite(inputs.flatten(1))).any(1).nonzero()[0])
-            raise InvalidInput(f"{data.name}: {kind} example {row} has a NaN or infinite value: remove or fill it")
+            raise InvalidInput(f"{data.name}: {kind} example {row} has a NaN or infinite value; remove or fill it")
 
 
 def _check_targets(data: Dataset, kind: str, count: int, targets: Tensor) -> None:
     if len(targets) != count:
-        raise InvalidInput(f"{data.name}: {count} {kind} inputs but {len(targets)} targets: give one for each")
+        raise InvalidInput(f"{data.name}: {count} {kind} inputs but {len(targets)} targets; give one target per input")
     if data.task == "regression":
         if targets.dtype != torch.float32 or targets.shape != (count, 1) or not bool(torch.isfinite(targets).all()):
             raise InvalidInput(f"{data.name}: {kind} targets for regression must be finite float32 [{count}, 1]")
         return
     if targets.dtype != torch.int64 or targets.dim() != 1:
         raise InvalidInput(
-            f"{data.name}: {kind} targets {targets.dtype} {tuple(targets.shape)}: int64 [{count}] is needed"
+            f"{data.name}: {kind} targets are {targets.dtype} {tuple(targets.shape)}; expected int64 [{count}]"
         )
     if data.num_classes < 2:
-        raise InvalidInput(f"{data.name}: {data.num_classes} classes: 2 or more are needed")
+        raise InvalidInput(f"{data.name}: {data.num_classes} classes; at least 2 are needed")
     outside = (targets < 0) | (targets >= data.num_classes)
     if bool(outside.any()):
         row = int(outside.nonzero()[0])

@@ -1,4 +1,4 @@
-"""The scale of the inputs: one mean and one standard deviation for each channel or column."""
+"""The scale of the inputs: one mean and one standard deviation per channel or column."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import torch
 from torch import Tensor
 
 WHITE = 255
-"""The largest pixel. Means and deviations of images are stated for pixels in [0, 1], as the literature does."""
+"""The largest pixel value. Image means and deviations are given for pixels in [0, 1], as in the literature."""
 
 
 def statistics(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and (unbiased) standard deviation of each channel, or of each column of a table.
 
-    A channel that never changes has the deviation 1, so that it becomes 0 and not NaN.
+    A constant channel gets the deviation 1, so that it becomes 0 and not NaN.
 
     >>> statistics(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))
     (tensor([1., 5.]), tensor([1.4142, 1.0000]))
     """
     count = inputs.numel() // inputs.shape[1]
     if inputs.dtype == torch.uint8:
-        # A histogram is exact and needs no copy of the images in floating point.
+        # A histogram is exact and needs no floating-point copy of the images.
         values = torch.arange(WHITE + 1, dtype=torch.float64) / WHITE
         counts = torch.stack([torch.bincount(c.reshape(-1), minlength=WHITE + 1) for c in inputs.transpose(0, 1)])
         mean = counts.double() @ values / count

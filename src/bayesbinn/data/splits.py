@@ -1,4 +1,4 @@
-"""Which examples are kept aside: for validation as the paper's authors do it, for testing by class."""
+"""Which examples to hold out: for validation as the paper's authors do, for testing by class."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Rows = npt.NDArray[np.int64]
 
 
 def validation_rows(count: int, fraction: float, seed: int) -> tuple[Rows, Rows]:
-    """(training, validation): the first `fraction` of a seeded NumPy shuffle is for validation.
+    """(training, validation): the first `fraction` of a seeded NumPy shuffle is used for validation.
 
-    This is the authors' split, example by example: NumPy has promised never to change this shuffle.
+    This is exactly the authors' split: NumPy guarantees that this shuffle never changes.
 
     >>> validation_rows(10, 0.2, seed=1)
     (array([6, 4, 0, 3, 1, 7, 8, 5]), array([2, 9]))
     """
     if not 0 <= fraction < 1:
-        raise InvalidInput(f"validation={fraction}: a share of the training set is needed, from 0 to less than 1")
+        raise InvalidInput(f"validation={fraction}: must be a fraction of the training set, from 0 to less than 1")
     if not 0 <= seed < 2**32:
-        raise InvalidInput(f"seed={seed}: the split needs a seed from 0 to {2**32 - 1}")
+        raise InvalidInput(f"seed={seed}: must be from 0 to {2**32 - 1}")
     rows = np.arange(count)
     np.random.RandomState(seed).shuffle(rows)
     kept = int(fraction * count)
@@ -29,10 +29,10 @@ def validation_rows(count: int, fraction: float, seed: int) -> tuple[Rows, Rows]
 
 
 def stratified_rows(classes: Rows, fraction: float, seed: int) -> tuple[Rows, Rows]:
-    """(training, validation) as `validation_rows` gives them, as many, but from every class in proportion.
+    """(training, validation) of the same sizes as in `validation_rows`, but stratified by class.
 
-    Each class gives its first rows in the order of the same shuffle. A class stays in training as a whole if its
-    share is below half an example.
+    Each class contributes its first rows in the order of the same shuffle. A class whose share is below half an example
+    stays entirely in training.
 
     >>> stratified_rows(np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1]), 0.5, seed=1)[1].tolist()
     [2, 6, 9, 4, 0]
@@ -49,9 +49,9 @@ def stratified_rows(classes: Rows, fraction: float, seed: int) -> tuple[Rows, Ro
 
 
 def holdout_rows(classes: Rows | None, count: int, fraction: float = 0.2, seed: int = 0) -> tuple[Rows, Rows]:
-    """(training, test), both in the order of the data, for data that come without a test part.
+    """(training, test), both in data order, for data without a test part.
 
-    With `classes`, every class gives the same share; a class of one example stays in training.
+    With `classes`, every class contributes the same fraction; a class with one example stays in training.
 
     >>> holdout_rows(np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1]), 10)[1].tolist()
     [2, 5]

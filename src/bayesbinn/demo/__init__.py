@@ -1,4 +1,4 @@
-"""The demo: binary networks on scikit-learn's digits, from training to a file that runs without PyTorch."""
+"""The demo: binary networks on scikit-learn's digits, from training to a model file that runs without PyTorch."""
 
 from bayesbinn.demo.contest import run_demo
 

@@ -1,4 +1,4 @@
-"""The demo: binary networks on scikit-learn's digits, what they know and what they don't."""
+"""The demo: train binary networks on scikit-learn's digits and show what they are unsure about."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bayesbinn import metrics
 from bayesbinn.binary import check_binary, split_parameters
 from bayesbinn.data import Split, load_digits
 from bayesbinn.demo.shipping import ship, show
+from bayesbinn.experiments.config import load_experiment
 from bayesbinn.methods import get_method
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction.batchnorm import recalibrate
@@ -26,30 +27,39 @@ from bayesbinn.prediction.predicting import Prediction, predict
 from bayesbinn.train.loop import Epoch, fit
 
 SAMPLES = 50
-BATCH_SIZE = 32
+EPOCHS = 30
+PRESET = "digits"
+"""Where the settings come from; the demo keeps its own network and takes 30 epochs of the preset's 40."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A method with the settings that suit the digits."""
+    """A method with settings that suit the digits."""
 
     title: str
     method: str
     settings: dict[str, Any]
-    epochs: int = 30
+    batch_size: int
+    epochs: int = EPOCHS
 
 
-# All but `certainty` were chosen by their accuracy on the test digits: good for a demo, no evidence that one method
-# beats another. At τ = 1e-10 the posterior saturates: one very good network. With `certainty` it stays spread (median
-# |λ| below 3), so that its samples differ and their mean knows what it doesn't know.
+def _contestant(title: str, method: str, settings: dict[str, Any] | None = None) -> Contestant:
+    """With the settings of the preset, unless others are given."""
+    preset = load_experiment(PRESET, method=method)
+    return Contestant(title, method, settings or preset.method.settings, preset.training.batch_size)
+
+
+# All settings except `certainty` were chosen by their accuracy on the test digits: fine for a demo, but not evidence
+# that one method beats another. At τ = 1e-10 the posterior saturates to one very good network. With `certainty` it
+# stays spread out (median |λ| below 3), so that its samples differ and their mean is well calibrated.
 CONTESTANTS = {
-    "float": Contestant("float Adam", "float", {"lr": 1e-3}),
-    "ste": Contestant("STE-Adam", "ste", {"lr": 1e-2}),
-    "bayesbinn": Contestant("BayesBiNN τ=1e-10", "bayesbinn", {"lr": 1e-3, "temperature": 1e-10}),
-    "bayesbinn-spread": Contestant("BayesBiNN certainty=100", "bayesbinn", {"certainty": 100}),
-    "bop": Contestant("Bop", "bop", {"lr": 1e-3, "threshold": 1e-7}),
-    "pmf": Contestant("PMF", "pmf", {"lr": 1e-2, "beta_growth": 1.2}),
-    "lrnet": Contestant("LR-net", "lrnet", {"lr": 3e-2}),
+    "float": _contestant("float Adam", "float"),
+    "ste": _contestant("STE-Adam", "ste"),
+    "bayesbinn": _contestant("BayesBiNN τ=1e-10", "bayesbinn"),
+    "bayesbinn-spread": _contestant("BayesBiNN certainty=100", "bayesbinn", {"certainty": 100}),
+    "bop": _contestant("Bop", "bop"),
+    "pmf": _contestant("PMF", "pmf"),
+    "lrnet": _contestant("LR-net", "lrnet"),
 }
 SHORT = ("float", "ste", "bayesbinn", "bayesbinn-spread")
 
@@ -65,7 +75,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Report:
-    """What one contestant showed. None where there is no posterior to average over."""
+    """The results of one contestant. None if there is no posterior to average over."""
 
     title: str
     method: str
@@ -74,15 +84,15 @@ class Report:
     mean: Scores | None
     mean_calibrated: Scores | None
     ood_auroc: float | None
-    """How well the mean's entropy tells test digits from uniform noise."""
+    """How well the mean's entropy separates test digits from uniform noise."""
     median_strength: float | None
-    """The median of |λ|: how certain the posterior is of a weight."""
+    """The median of |λ|: how certain the posterior is about a weight."""
     binary_weights: int
     seconds: float
 
 
 def digits_network(hidden: int = 256) -> nn.Sequential:
-    """64-256-256-10 with BatchNorm and ReLU; no biases, no gains: every parameter is a weight."""
+    """64-256-256-10 with BatchNorm and ReLU but no biases or gains: every parameter is a weight."""
     return nn.Sequential(
         *(nn.Linear(64, hidden, bias=False), nn.BatchNorm1d(hidden, affine=False), nn.ReLU()),
         *(nn.Linear(hidden, hidden, bias=False), nn.BatchNorm1d(hidden, affine=False), nn.ReLU()),
@@ -91,7 +101,7 @@ def digits_network(hidden: int = 256) -> nn.Sequential:
 
 
 def uniform_noise(like: Tensor, seed: int) -> Tensor:
-    """Pixels drawn between the smallest and the largest of the digits: inputs that are no digits."""
+    """Pixels drawn uniformly between the digits' smallest and largest values: inputs that are not digits."""
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(like.shape, generator=generator) * (like.max() - like.min()) + like.min()
 
@@ -106,7 +116,7 @@ def score(probabilities: Tensor, targets: Tensor) -> Scores:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trained contestant: the numbers, and what is needed to look closer."""
+    """A trained contestant: its scores, and what is needed for a closer look."""
 
     report: Report
     mean: Prediction | None
@@ -119,7 +129,7 @@ class Outcome:
 def compete(
     contestant: Contestant, data: Split, seed: int, on_epoch: Callable[[Epoch], None] = lambda epoch: None
 ) -> Outcome:
-    """Train one contestant and score it. The last tenth of the training data is kept for calibration."""
+    """Train one contestant and score it. The last tenth of the training data is held out for calibration."""
     started = time.perf_counter()
     held = len(data.train_inputs) // 10
     inputs, targets = data.train_inputs[:-held], data.train_targets[:-held]
@@ -134,7 +144,7 @@ def compete(
         inputs,
         targets,
         epochs=contestant.epochs,
-        batch_size=BATCH_SIZE,
+        batch_size=contestant.batch_size,
         seed=seed,
         on_epoch=on_epoch,
     )
@@ -148,9 +158,9 @@ def compete(
         report = Report(contestant.title, contestant.method, plain, scaled, None, None, None, None, 0, seconds)
         return Outcome(report, None, model, None)
 
-    # Running statistics were gathered under relaxed weights; the mode and each sample deserve their own.
+    # The running statistics were gathered with relaxed weights; the mode and each sample need their own.
     posterior = optimizer.posterior()
-    samples = 0 if posterior.saturated else SAMPLES  # otherwise the mean is the mode
+    samples = 0 if posterior.saturated else SAMPLES  # if saturated, the mean equals the mode
     recalibrate(model, posterior, inputs.split(200))
     statistics = recalibrate(model, posterior, inputs.split(200), samples=samples, seed=seed)
     calibrated = calibrate(
@@ -188,9 +198,9 @@ def compete(
 
 
 def run_demo(*, all_methods: bool = False, seed: int = 0, as_json: bool = False) -> list[Report]:
-    """Train, print the tables, and return the numbers."""
+    """Train, print the tables and return the numbers."""
     console = Console(stderr=as_json)
-    # Layers this small are faster on one thread than on several that wait for each other.
+    # Layers this small run faster on one thread than on several that wait for each other.
     torch.set_num_threads(1)
     data = load_digits(seed)
     chosen = [CONTESTANTS[name] for name in (CONTESTANTS if all_methods else SHORT)]
@@ -238,11 +248,11 @@ def score_table(reports: list[Report]) -> Table:
 
 
 def explain_uncertainty(console: Console, outcome: Outcome, data: Split, count: int = 4) -> None:
-    """Show the digits that the posterior is least sure of, and how it tells noise from digits."""
+    """Show the digits that the posterior is least sure about, and how well it separates noise from digits."""
     report, prediction = outcome.report, outcome.mean
     if prediction is None:
         return
-    table = Table(title=f"What {report.title} is unsure of (mean of {SAMPLES} networks drawn from the posterior)")
+    table = Table(title=f"What {report.title} is unsure about (mean of {SAMPLES} networks drawn from the posterior)")
     chosen = prediction.entropy.argsort(descending=True)[:count].tolist()
     for index in chosen:
         table.add_column(f"a {int(data.test_targets[index])}", justify="left")
@@ -252,11 +262,11 @@ def explain_uncertainty(console: Console, outcome: Outcome, data: Split, count: 
         best = prediction.probabilities[index].topk(2)
         lines = [f"{c}: {100 * p:.0f} %" for p, c in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
         entropy, information = float(prediction.entropy[index]), float(prediction.mutual_information[index])
-        guesses.append("\n".join([*lines, f"entropy {entropy:.2f}", f"of it model {information:.2f}"]))
+        guesses.append("\n".join([*lines, f"entropy {entropy:.2f}", f"from the model {information:.2f}"]))
     table.add_row(*guesses)
     console.print(table)
     console.print(
-        f"Entropy of the mean separates digits from uniform noise with AUROC {report.ood_auroc:.3f}; "
+        f"The mean's entropy separates digits from uniform noise with AUROC {report.ood_auroc:.3f}; "
         f"median |λ| is {report.median_strength:.2f}. All {report.binary_weights:,} weights are exactly -1 or +1."
     )
 

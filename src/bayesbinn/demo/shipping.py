@@ -1,4 +1,4 @@
-"""The end of the demo: a trained network as a file, beside the network it came from."""
+"""The end of the demo: a trained network as a file, compared with the network it came from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODES: tuple[Activations, ...] = ("exact", "int8")
 
 @dataclass(frozen=True)
 class Shipped:
-    """What became of a network: bytes, time for one input on one thread, and how often it says the same."""
+    """A packed network: its size, its time for one input on one thread, and how often it agrees with torch."""
 
     float32_bytes: int
     file_bytes: int
@@ -34,11 +34,11 @@ class Shipped:
     microseconds: dict[str, float]
     """By "torch", "exact" and "int8"."""
     agreement: dict[str, float]
-    """With torch, in percent of the inputs."""
+    """Agreement with torch, in percent of the inputs."""
 
 
 def ship(model: nn.Module, posterior: BernoulliPosterior, inputs: Tensor) -> Shipped:
-    """Pack the posterior's mode, load the file, and measure it beside torch, in turns."""
+    """Pack the posterior's mode, load the file, and measure it against torch, alternating."""
     posterior.apply(model)
     model.eval()
     x = inputs.numpy()
@@ -68,7 +68,7 @@ def ship(model: nn.Module, posterior: BernoulliPosterior, inputs: Tensor) -> Shi
 
 
 def show(console: Console, title: str, shipped: Shipped) -> None:
-    """A table, and what to do next."""
+    """Print a table and the next steps."""
     table = Table(title=f"{title} as a file that runs without PyTorch ({shipped.backend} kernels, 1 thread)")
     for column in ("", "bytes", "one digit, µs", "faster", "same class as torch"):
         table.add_column(column, justify="right" if column else "left")
@@ -83,7 +83,7 @@ def show(console: Console, title: str, shipped: Shipped) -> None:
         )
     console.print(table)
     console.print(
-        f"{shipped.float32_bytes / shipped.file_bytes:.1f} times smaller with BatchNorm and header (the weights alone "
-        "32 times; a larger network comes close to that).\n"
+        f"{shipped.float32_bytes / shipped.file_bytes:.1f} times smaller, including BatchNorm and header (32 times for "
+        "the weights only; a larger network comes close to that).\n"
         "Next: bayesbinn train digits; bayesbinn pack runs/digits-bayesbinn-0; bayesbinn inspect …/model.safetensors"
     )

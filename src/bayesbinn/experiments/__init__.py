@@ -1,4 +1,4 @@
-"""Experiments: validated configurations, and one preset per experiment of the paper."""
+"""Experiments: validated configurations, and one preset per experiment in the paper."""
 
 from bayesbinn.experiments.config import Experiment, load_experiment, preset_names
 

@@ -1,7 +1,7 @@
-"""Network and settings for a user's own data, and the reasons, in words.
+"""Choose a network and settings for a user's own data, and explain the choice.
 
-The rules look at the number of rows and columns and at the kind of data, never at the labels' values. They were chosen
-on made-up tables other than those that `benchmarks/tables.py` reports.
+The rules use the number of rows and columns and the kind of data, never the label values. They were tuned on synthetic
+tables other than those that `benchmarks/tables.py` reports.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bayesbinn.experiments.config import Experiment, override, validated
 
 VALIDATION = 0.1
 
-# Images with sides below these have too little structure for three halvings by max-pooling.
+# Smaller images are not worth halving three times by max-pooling.
 _SMALLEST_SIDE, _SMALLEST_LONGER_SIDE = 8, 16
 _LEAST_STEPS = 100
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A part of an experiment, and why it was chosen."""
+    """Part of an experiment, and why it was chosen."""
 
     settings: dict[str, Any]
     reason: str
@@ -34,7 +34,7 @@ class Choice:
 def choose_for_file(
     source: str, label: str | None, method: str, overrides: Mapping[str, Any]
 ) -> tuple[Experiment, tuple[str, ...]]:
-    """An experiment for a user's file or folder, and what was chosen for it."""
+    """An experiment for a user's file or folder, and notes on what was chosen."""
     source = str(Path(source).resolve())  # so that the run can be used from any folder
     dataset = data_sets.load(source, label=label, task=overrides.get("data.task"))
     return choose_for_data(dataset, method, source=source, label=label, overrides=overrides)
@@ -49,9 +49,9 @@ def choose_for_data(
     overrides: Mapping[str, Any] | None = None,
     changed_by: str = "--set",
 ) -> tuple[Experiment, tuple[str, ...]]:
-    """An experiment for a data set that was loaded from `source`, and what was chosen for it, a sentence each.
+    """An experiment for a data set loaded from `source`, and one sentence per choice.
 
-    `changed_by` is what the notes tell the user to change it with.
+    `changed_by` names the option that the notes recommend for changing the choices.
     """
     rows = len(dataset.train_inputs)
     network = choose_network(dataset.input_shape, rows)
@@ -87,7 +87,7 @@ def choose_for_data(
 
 
 def choose_network(shape: tuple[int, ...], rows: int) -> Choice:
-    """Convolutions for images of any height and width, and for everything else `table_mlp`."""
+    """Convolutions for images of any height and width; `table_mlp` for everything else."""
     if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_SIDE and max(shape[1:]) >= _SMALLEST_LONGER_SIDE:
         settings = {"name": "vgg", "width": 0.25, "output_affine": True}
         return Choice(settings, f"convolutions, for images of {shape[1]}×{shape[2]} pixels")
@@ -97,7 +97,7 @@ def choose_network(shape: tuple[int, ...], rows: int) -> Choice:
 
 
 def _hidden_units(rows: int, columns: int) -> int:
-    """More units where more rows can teach them, and no fewer than half the columns.
+    """More units if there are more rows to train them, but at least half the number of columns.
 
     >>> [_hidden_units(*size) for size in ((142, 13), (9600, 10), (200_000, 50), (1000, 784))]
     [128, 256, 512, 512]
@@ -110,9 +110,9 @@ def _hidden_units(rows: int, columns: int) -> int:
 def choose_budget(rows: int, convolutional: bool) -> Choice:
     """Epochs and batch size.
 
-    A small table is learned by heart in a few hundred steps, and its probabilities suffer long before its accuracy:
-    20 epochs, and one more for every 60 rows up to 60. The largest tables need no more than 20. A hundred steps
-    are the least in which a binary network learns anything.
+    A network memorizes a small table in a few hundred steps, and its probabilities suffer long before its accuracy
+    does: 20 epochs, plus one for every 60 rows, up to 60. The largest tables need no more than 20. A binary network
+    needs at least a hundred steps to learn anything.
 
     >>> [choose_budget(rows, False).settings["epochs"] for rows in (48, 142, 1437, 9600, 50_000, 1_000_000)]
     [50, 25, 43, 60, 40, 20]
@@ -127,13 +127,13 @@ def choose_budget(rows: int, convolutional: bool) -> Choice:
 
 
 def method_settings(method: str, steps: int, convolutional: bool = False) -> dict[str, Any]:
-    """What works for a run of so many steps; empty for a method that is not for a user's own data."""
+    """Settings that work for a run of this many steps; empty for a method not meant for a user's own data."""
     short = steps < 1000 and not convolutional
     settings: dict[str, dict[str, Any]] = {
         "bayesbinn": {"lr": 1e-2 if short else 1e-3 if convolutional else 3e-3, "temperature": 1e-10},
         "ste": {"lr": 1e-2},
         "bop": {"lr": 1e-3, "threshold": 1e-7},
-        # β must have grown to thousands by the end for the weights to be binary, however short the run.
+        # For the weights to become binary, β must reach the thousands by the end, however short the run.
         "pmf": {"lr": 1e-2, "beta_growth": 1.2, "beta_interval": max(1, steps // 50)},
         "lrnet": {"lr": 3e-2},
         "float": {"lr": 1e-2 if short else 1e-3},
@@ -142,13 +142,13 @@ def method_settings(method: str, steps: int, convolutional: bool = False) -> dic
 
 
 def _saturates(settings: Mapping[str, Any]) -> bool:
-    """Whether every posterior sample will be the mode, so that a mean over samples only costs time."""
+    """Whether every posterior sample will equal the mode, so that averaging samples only costs time."""
     temperature = settings.get("temperature")
     return "certainty" not in settings and isinstance(temperature, float) and temperature < 1e-6
 
 
 def _batches(rows: int, batch_size: int) -> int:
-    """How many an epoch has, without the rows for validation."""
+    """The number of batches per epoch, not counting the validation rows."""
     return ceil((rows - int(VALIDATION * rows)) / batch_size)
 
 
@@ -163,6 +163,6 @@ def _notes(experiment: Experiment, reason: str, changed_by: str) -> tuple[str, .
         f"chosen network: {network.name} {size} ({reason})",
         f"chosen settings: method {method.name} ({settings}), {training.epochs} epochs, batch {training.batch_size}, "
         f"learning rate {method.schedule.describe()}, {validation}"
-        f"{', from every class in proportion' if experiment.data.stratify and training.loss != 'mse' else ''}; "
-        f"{changed_by} changes any of it",
+        f"{', stratified by class' if experiment.data.stratify and training.loss != 'mse' else ''}; "
+        f"use {changed_by} to change any of these",
     )

@@ -1,7 +1,7 @@
 """What an experiment is: data, network, method and budget, validated before anything runs.
 
-A preset lists the settings of every method for one experiment of the paper; choosing a method
-gives an `Experiment`, which is complete: written to a run's ``config.toml``, it can be run again.
+A preset lists the settings of every method for one experiment in the paper. Choosing a method gives a complete
+`Experiment`: written to a run's ``config.toml``, it can be run again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bayesbinn.files import reason_of
 from bayesbinn.train.schedules import SCHEDULES, Constant, Cosine, Schedule
 
 MAX_DEPTH = 32
-"""Levels of tables and lists in a TOML file."""
+"""Maximum nesting of tables and lists in a TOML file."""
 _POSITIVE = Field(gt=0)
-# Settings of a method that the loop provides, or that are no plain values.
+# Method settings that the training loop provides, or that are not plain values.
 PROVIDED = {"train_set_size", "seed", "prior", "independent_noise"}
-# Where `override` notes the method's settings that the user gave, until `validated`.
+# Where `override` records which method settings the user gave, until `validated` runs.
 _GIVEN = "--set"
 _REPLACED_BY_CERTAINTY = ("lr", "temperature", "initial_strength", "memory")
 
@@ -39,107 +39,107 @@ class DataSettings(_Section):
     """Which data, and how it is divided."""
 
     name: str
-    """A data set by name, or the path of a user's own."""
+    """The name of a data set, or the path to your own."""
     label: str | None = None
     """The label column of a table."""
     task: Literal["classification", "regression"] | None = None
-    """Whether numbers in the label are classes or quantities; by default the data decide, and a note says how."""
+    """Whether numeric labels are classes or quantities; by default decided from the data, with a note saying how."""
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """The share of the training data that is kept for validation."""
+    """The fraction of the training data held out for validation."""
     augment: bool = False
     """Pad by 4, crop and flip the training images."""
     shift: Annotated[int, Field(ge=0, le=16)] = 0
-    """Shift the training images at random, by up to this many pixels in each direction, instead of augment."""
+    """Shift the training images at random by up to this many pixels in each direction, instead of `augment`."""
     split_seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
-    """Of the choice of validation data; by default training.seed. Runs of an ensemble can share one."""
+    """Seeds the choice of validation data; by default training.seed. Runs of an ensemble can share it."""
     stratify: bool = False
-    """Take validation data from every class in proportion; the authors take them at random."""
+    """Stratify the validation data by class; the authors choose them at random."""
 
 
 class ModelSettings(_Section):
     """Which network of `bayesbinn.models`."""
 
     name: str
-    """A network by name."""
+    """The name of a network."""
     order: Literal["authors", "paper"] = "authors"
     """The order of layers: BatchNorm before ReLU as in the authors' code, or after it as in the paper."""
     width: Annotated[float, _POSITIVE] = 1.0
-    """The factor on the number of hidden units and channels."""
+    """A factor on the number of hidden units and channels."""
     output_batchnorm: bool = False
     """For synthetic_mlp: whether it ends in a BatchNorm."""
     batchnorm: bool = True
-    """For continual_mlp: whether it has BatchNorm, whose statistics tell tasks apart."""
+    """For continual_mlp: whether it has BatchNorm, whose statistics reveal the task."""
     hidden: Annotated[int, _POSITIVE] = 128
     """For table_mlp: the units of each hidden layer."""
     layers: Annotated[int, _POSITIVE] = 2
     """For table_mlp: the number of hidden layers."""
     output_affine: bool = False
-    """For vgg: the last BatchNorm has a learned gain and shift, as table_mlp's have, so that classes may be rare."""
+    """For vgg: the last BatchNorm has a learned gain and shift, as in table_mlp, which helps with rare classes."""
     affine: bool = False
     """For mnist_mlp: every BatchNorm has a learned gain and shift."""
 
 
 class TrainingSettings(_Section):
-    """The budget, and how results are taken."""
+    """The budget, and how results are measured."""
 
     epochs: Annotated[int, _POSITIVE]
-    """How often the training data are seen; of a stream, in each task."""
+    """Passes over the training data; for a stream, per task."""
     batch_size: Annotated[int, _POSITIVE]
-    """Examples in a step; 2 or more for a network with BatchNorm, which has no statistics of a single example."""
+    """Examples per step; 2 or more if the network has BatchNorm, which needs more than one example."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Of the split, the start, the order and the noise."""
+    """Seeds the split, the initialization, the order of batches and the noise."""
     loss: Literal["cross_entropy", "binary_cross_entropy", "mse"] = "cross_entropy"
-    """mse for regression, binary_cross_entropy for synthetic_mlp, which has one output, cross_entropy otherwise."""
+    """mse for regression; binary_cross_entropy for synthetic_mlp, which has one output; cross_entropy otherwise."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """For cross_entropy: the share of every target that is spread over all classes."""
+    """For cross_entropy: the fraction of every target that is spread over all classes."""
     average_epochs: Annotated[int, Field(ge=0)] = 0
-    """The network after the last epoch gets the mean of λ after the last N epochs; 0 and 1 take the last λ alone."""
+    """The final network uses the mean of λ over the last N epochs; 0 or 1 uses the last λ."""
     mean_samples: Annotated[int, Field(ge=0)] = 10
-    """Posterior samples behind `test_accuracy_mean`; 0 leaves it out."""
+    """Number of posterior samples for `test_accuracy_mean`; 0 omits it."""
     evaluate_every: Annotated[int, _POSITIVE] = 1
-    """Epochs between two evaluations; the last epoch is always evaluated."""
+    """Epochs between evaluations; the last epoch is always evaluated."""
     independent_noise: bool = False
-    """Data-parallel ranks draw noise of their own, for the methods that draw weights."""
+    """Each data-parallel rank draws its own noise; only for methods that sample weights."""
     sync_batchnorm: bool = False
-    """BatchNorm of data-parallel ranks sees the whole batch; on GPUs only."""
+    """With data-parallel ranks, compute BatchNorm over the whole batch; GPUs only."""
 
 
 class MethodSettings(_Section):
-    """A method with its settings."""
+    """A method and its settings."""
 
     name: str
-    """A method by name."""
+    """The name of a method."""
     settings: dict[str, Any]
-    """What the method's class takes, such as `lr` and `temperature`."""
+    """Arguments of the method's class, such as `lr` and `temperature`."""
     schedule: Schedule = Constant()
     """How the learning rate changes during a run."""
     train_set_scale: Annotated[float, _POSITIVE] = 1.0
-    """The factor on the training-set size N (the authors count every CIFAR image ten times)."""
+    """A factor on the training-set size N (the authors count every CIFAR image ten times)."""
     binary_biases: bool = False
-    """Biases are binary too, as in the synthetic networks."""
+    """Make biases binary as well, as in the synthetic networks."""
     real_lr: Annotated[float, _POSITIVE] = 1e-2
-    """Adam's rate for parameters that stay real, where there are any."""
+    """Adam's learning rate for parameters that stay real, if any."""
     real_clip: Annotated[float, _POSITIVE] | None = None
-    """The bound of real parameters (the authors clip STE's biases to ±1 with its latent weights)."""
+    """Clip real parameters to ± this value (the authors clip STE's biases and latent weights to ±1)."""
 
 
 class ContinualSettings(_Section):
-    """A stream of tasks made of the data set, learned one after the other."""
+    """A stream of tasks made from the data set, learned one after another."""
 
     stream: Literal["permuted", "split"] = "permuted"
-    """Every task shuffles the inputs by its own permutation, or has a few of the classes."""
+    """Each task permutes the inputs in its own way, or has a few of the classes."""
     tasks: Annotated[int, _POSITIVE] = 5
-    """How many permutations; a split has as many tasks as its classes make."""
+    """The number of permutations; for a split, the number of tasks follows from the classes."""
     classes_per_task: Annotated[int, _POSITIVE] = 2
-    """For a split: how many classes a task has."""
+    """For a split: the number of classes per task."""
     scenario: Literal["class", "domain"] = "class"
-    """For a split: one head for all classes, or for the classes of one task, whose labels then start at 0."""
+    """For a split: one head for all classes, or only for the classes of one task, with labels starting at 0."""
     remember: bool = True
-    """Consolidate after each task, as the method does it; false is the paper's "without prior"."""
+    """Consolidate after each task in the method's own way; false is the paper's "without prior"."""
     samples: Annotated[int, Field(ge=0)] = 100
-    """Posterior samples behind every accuracy; 0 is the mode."""
+    """Posterior samples behind each accuracy; 0 uses the mode."""
     rows: Literal["all", "diagonal"] = "all"
-    """What is tested after a task: all seen tasks, or the new one alone (all at the end)."""
+    """What to test after each task: all tasks seen so far, or only the new one (all at the end)."""
 
 
 SECTIONS: dict[str, type[_Section]] = {
@@ -160,7 +160,7 @@ class Experiment(_Section):
     training: TrainingSettings
     method: MethodSettings
     continual: ContinualSettings | None = None
-    """Where there is a stream of tasks instead of one."""
+    """Set if there is a stream of tasks instead of one."""
 
     @property
     def split_seed(self) -> int:
@@ -187,7 +187,7 @@ def describe_presets() -> dict[str, dict[str, Any]]:
 def load_experiment(
     source: str, *, method: str | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Experiment:
-    """An experiment from a preset's name or a TOML file, for one of its methods, with changes.
+    """Load an experiment from a preset or a TOML file, for one of its methods, with changes.
 
     `overrides` maps dotted keys to values: ``{"training.epochs": 5, "lr": 1e-3}``. A key without a dot
     is a setting of the method.
@@ -206,16 +206,16 @@ def load_experiment(
 
 
 def _states_end(changes: Mapping[str, Any]) -> bool:
-    """Whether the user says how the cosine is to end."""
+    """Whether the user specified how the cosine ends."""
     whole = [changes.get(key) for key in ("schedule", "method.schedule")]
     return "method.schedule.end" in changes or any(isinstance(each, dict) and "end" in each for each in whole)
 
 
 def _end_cosine_above_zero(raw: dict[str, Any], own: dict[str, Any], source: str) -> None:
-    """Keep the authors' cosine only where a preset, or a run that was begun with it, is taken as it is.
+    """Keep the authors' cosine only for an unchanged preset, or for a run that was started with it.
 
-    `own` is the experiment before the user's changes. At another length, or on other data, the authors' schedule
-    would only waste the last epoch: the whole run, if there is one epoch.
+    `own` is the experiment before the user's changes. With a different length or different data, the authors' schedule
+    would only waste the last epoch, which is the whole run if there is only one.
     """
     schedule = _part(raw, "method.schedule")
     if not isinstance(schedule, dict) or schedule.get("kind") != "cosine" or schedule.get("every_batch"):
@@ -227,14 +227,14 @@ def _end_cosine_above_zero(raw: dict[str, Any], own: dict[str, Any], source: str
 
 
 def _part(tree: Any, key: str) -> Any:
-    """What stands under a dotted key; None if nothing does."""
+    """The value at a dotted key, or None."""
     for step in key.split("."):
         tree = tree.get(step) if isinstance(tree, dict) else None
     return tree
 
 
 def as_begun(begun: Experiment, wanted: Experiment) -> Experiment:
-    """`wanted`, with the authors' cosine if the run was begun before its config.toml stated how a cosine ends."""
+    """`wanted`, with the authors' cosine if the run was started before config.toml recorded how a cosine ends."""
     schedule = wanted.method.schedule
     old = begun.method.schedule
     if not isinstance(schedule, Cosine) or not isinstance(old, Cosine) or "end" in old.model_fields_set:
@@ -244,7 +244,7 @@ def as_begun(begun: Experiment, wanted: Experiment) -> Experiment:
 
 
 def validated(raw: dict[str, Any], source: str) -> Experiment:
-    """Check every section and every setting of the method; the first problem is one line."""
+    """Check every section and every setting of the method; report the first problem in one line."""
     _make_room_for_certainty(raw)
     try:
         experiment = Experiment.model_validate(raw)
@@ -263,8 +263,8 @@ def validated(raw: dict[str, Any], source: str) -> Experiment:
     if experiment.training.independent_noise and "independent_noise" not in method.settings:
         able = ", ".join(name for name, each in METHODS.items() if "independent_noise" in each.settings)
         raise InvalidInput(
-            f"{source}: training.independent_noise is for methods that draw their weights ({able}); leave it out "
-            f"with {method.name!r}"
+            f"{source}: training.independent_noise is for methods that sample weights ({able}); remove it "
+            f"for {method.name!r}"
         )
     if experiment.continual is not None and experiment.data.split_seed is not None:
         raise InvalidInput(f"{source}: data.split_seed is for runs of one task; leave it out with a stream")
@@ -273,7 +273,7 @@ def validated(raw: dict[str, Any], source: str) -> Experiment:
 
 
 def _try_settings(settings: MethodSettings, source: str) -> None:
-    """Build the optimizer for a single weight: it knows which values it takes."""
+    """Build the optimizer for a single weight, because only it knows which values are valid."""
     import torch
 
     from bayesbinn import ranks
@@ -290,7 +290,7 @@ def _try_settings(settings: MethodSettings, source: str) -> None:
 
 
 def _nearest_key(key: str, allowed: list[str]) -> str:
-    """The nearest setting of the method, or the one of that name elsewhere: batch_size is training.batch_size."""
+    """The nearest setting of the method, or one of that name in a section: batch_size is training.batch_size."""
     for section, kind in SECTIONS.items():
         if key in kind.model_fields:
             return f" Did you mean {f'{section}.{key}'!r}?"
@@ -307,7 +307,7 @@ def _read(source: str) -> dict[str, Any]:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidFile(f"{source}: cannot be read: {error}") from None
+            raise InvalidFile(f"{source}: cannot read the file: {error}") from None
     else:
         known = preset_names()
         raise InvalidInput(f"there is no preset {source!r}.{nearest(source, known)} Presets: {', '.join(known)}")
@@ -315,11 +315,11 @@ def _read(source: str) -> dict[str, Any]:
 
 
 def parse_toml(text: str, source: str, hint: str = "") -> dict[str, Any]:
-    """The tables of a TOML file, which may be nested `MAX_DEPTH` deep; whatever is wrong is one line."""
+    """Parse a TOML file nested at most `MAX_DEPTH` deep; any problem is reported in one line."""
     try:
         tree = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        # An integer of thousands of digits is a plain ValueError, deeply nested brackets a RecursionError.
+        # An integer with thousands of digits raises ValueError, deeply nested brackets RecursionError.
         raise InvalidFile(f"{source}: not TOML: {reason_of(error)}{hint}") from None
     level: list[Any] = [tree]
     for _ in range(MAX_DEPTH):
@@ -327,14 +327,14 @@ def parse_toml(text: str, source: str, hint: str = "") -> dict[str, Any]:
         level = [each for each in level if isinstance(each, (dict, list))]
         if not level:
             return tree
-    raise InvalidFile(f"{source}: its tables and lists are nested more than {MAX_DEPTH} deep; no experiment needs that")
+    raise InvalidFile(f"{source}: tables and lists are nested more than {MAX_DEPTH} deep; no experiment needs that")
 
 
 def _choose_method(raw: dict[str, Any], method: str | None, source: str) -> dict[str, Any]:
     """Replace a preset's table of methods by the chosen one."""
     offered = _table(raw, "methods", source)
     if not offered:
-        raise InvalidInput(f"{source}: it needs a table [method], or [methods.NAME] for each method that it offers")
+        raise InvalidInput(f"{source}: add a table [method], or [methods.NAME] for each method on offer")
     name = method or next(iter(offered))
     if name not in offered:
         raise InvalidInput(f"{source} has no method {name!r}.{nearest(name, offered)} It has: {', '.join(offered)}")
@@ -377,15 +377,15 @@ def override(raw: dict[str, Any], key: str, value: Any) -> None:
     for step in steps:
         target = target.setdefault(step, {})
         if not isinstance(target, dict):
-            raise InvalidInput(f"--set {key}: {step!r} is a value, not a section: nothing can be below it")
+            raise InvalidInput(f"--set {key}: {step!r} is a value, not a section, so it has no settings")
     target[last] = value
 
 
 def _make_room_for_certainty(raw: dict[str, Any]) -> None:
-    """Where the user set `certainty`, drop the settings of the other rule that came with the preset.
+    """If the user set `certainty`, drop the preset's settings for the other rule.
 
-    A rate and a temperature chosen for one network would leave the posterior where it starts. What the user set, in
-    whatever order, stays.
+    A rate and a temperature chosen for one network would leave the posterior at its initial state. Whatever the user
+    set stays, in any order.
     """
     method = raw.get("method")
     if not isinstance(method, dict):
@@ -398,7 +398,7 @@ def _make_room_for_certainty(raw: dict[str, Any]) -> None:
 
 
 def _first_problem(error: ValidationError) -> str:
-    # A misspelt name is also missing under its right one: the spelling is what the user wants to hear of.
+    # A misspelled name is also reported as missing; the user needs to know about the spelling.
     problem = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     place = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
@@ -413,7 +413,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def to_toml(tree: Mapping[str, Any], prefix: str = "") -> str:
-    """TOML for nested tables of plain values.
+    """Write nested tables of plain values as TOML.
 
     >>> print(to_toml({"title": "x", "a": {"lr": 1e-10, "on": True, "betas": [0.9, 0.999]}}))
     title = "x"
@@ -442,4 +442,4 @@ def _toml_value(value: Any) -> str:
         return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, (int, float)):
         return repr(value)
-    raise InvalidInput(f"{value!r} cannot be written as TOML")
+    raise InvalidInput(f"cannot write {value!r} as TOML")

@@ -1,4 +1,4 @@
-"""Learning-rate schedules under their public name; `bayesbinn.train.schedules` has them."""
+"""Public name of the learning-rate schedules in `bayesbinn.train.schedules`."""
 
 from bayesbinn.train.schedules import Constant, Cosine, Exponential, Schedule, Step
 

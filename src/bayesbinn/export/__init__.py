@@ -1,6 +1,6 @@
-"""Writes a model file in forms that other programs run: ONNX, and C for anything with a C compiler.
+"""Export a model file to formats that other programs run: ONNX, and C for anything with a C compiler.
 
-Needs neither torch nor the model that was packed, only the model file; ONNX needs the package `onnx`.
+Needs only the model file, neither torch nor the original model; ONNX needs the package `onnx`.
 """
 
 from bayesbinn.export.c import export_c

@@ -1,7 +1,7 @@
 """C: one header and one source file of C99 without dependencies, for microcontrollers and anything else.
 
-Weights stay bits; a layer adds or subtracts its inputs, so that no weight needs a multiplication. Nothing is
-allocated and no variable outlives a call: activations live in a buffer that the caller passes.
+Weights stay bits; a layer adds or subtracts its inputs, so that no weight needs a multiplication. Nothing is allocated
+and no state outlives a call: activations live in a buffer that the caller passes.
 """
 
 from __future__ import annotations
@@ -12,33 +12,10 @@ from pathlib import Path
 
 from bayesbinn.errors import InvalidInput
 from bayesbinn.export.c_layers import Layers
-from bayesbinn.export.c_text import check_name, number, renamed, string, template
+from bayesbinn.export.c_text import check_name, needs_math, number, renamed, string, template
 from bayesbinn.export.networks import Networks, as_float32, networks_of
 from bayesbinn.files import make_folder, write_together
 from bayesbinn.modelfile.container import ModelFile
-
-# In the order in which they are written: a struct before the functions that take it.
-_PARTS = (
-    "linear_bits",
-    "linear_real",
-    "conv2d_shape",
-    "conv2d_bits",
-    "conv2d_real",
-    "scale",
-    "relu",
-    "tanh",
-    "sigmoid",
-    "hardtanh",
-    "pool2d_shape",
-    "max_pool2d",
-    "avg_pool2d",
-    "adaptive_max_pool2d",
-    "adaptive_avg_pool2d",
-    "add",
-    "concat",
-    "softmax",
-)
-_NEED_MATH = {"tanh", "sigmoid", "softmax"}
 
 
 def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model") -> tuple[Path, Path]:
@@ -46,9 +23,9 @@ def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model
 
     Args:
         model: from `bayesbinn.format.read`.
-        folder_or_stem: an existing folder, which gets `<name>.h` and `<name>.c`; or the files' common path
-            without the ending, whose folder is made if there is none.
-        name: what all functions and constants of the C code start with.
+        folder_or_stem: an existing folder, which gets `<name>.h` and `<name>.c`; or the files' common path without the
+            suffix, whose folder is created if needed.
+        name: prefix of all functions and constants in the C code.
     """
     check_name(name)
     path = Path(folder_or_stem)
@@ -56,7 +33,7 @@ def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model
         path = path / name
     stem = path.with_suffix("") if path.suffix in (".h", ".c") else path
     if not re.fullmatch(r"[A-Za-z0-9_.+-]+", stem.name):
-        raise InvalidInput(f"{stem.name!r}: a C file includes it by this name; use letters, digits and _ . + -")
+        raise InvalidInput(f"{stem.name!r}: the header is included by this name; use letters, digits and _ . + -")
     header, source = stem.with_name(stem.name + ".h"), stem.with_name(stem.name + ".c")
     written = _Writer(networks_of(model), name, header.name)
     make_folder(stem.parent)
@@ -75,9 +52,9 @@ class _Writer:
         networks, graph = self.networks, self.networks.graph
         results = {
             "INPUTS": (f"{prod(graph.input_shape)}u", f"floats, {list(graph.input_shape)}"),
-            "OUTPUTS": (f"{networks.outputs}u", "logits, one for each class" if networks.classifies else "numbers"),
-            "NETWORKS": (f"{graph.networks}u", "that are averaged"),
-            "BUFFER_BYTES": (f"{self._buffer_bytes()}u", "for all activations, no more at any time"),
+            "OUTPUTS": (f"{networks.outputs}u", "logits, one per class" if networks.classifies else "numbers"),
+            "NETWORKS": (f"{graph.networks}u", "averaged for each answer"),
+            "BUFFER_BYTES": (f"{self._buffer_bytes()}u", "for all activations; no other memory is used"),
         }
         codes = {"BUFFER_TOO_SMALL": -1, "BUFFER_MISALIGNED": -2, "NOT_A_NUMBER": -3}
         defines = [f"#define MODEL_{key} {value} /* {note} */" for key, (value, note) in results.items()]
@@ -119,16 +96,16 @@ class _Writer:
         constants, memory = self.layers.constant_bytes, self._buffer_bytes()
         kind = f"{graph.networks} networks of " if graph.networks > 1 else ""
         return [
-            f"/* A {graph.task} model by bayesbinn: {kind}{len(self.networks.steps)} layers.",
+            f"/* A {graph.task} model exported by bayesbinn: {kind}{len(self.networks.steps)} layers.",
             f" * {constants} bytes of constants (weights are bits), {memory} bytes of memory for activations.",
-            " * C99 without heap or variables, so it is reentrant.",
+            " * C99 without heap or static variables, so it is reentrant.",
             " *",
             " *     static float buffer[MODEL_BUFFER_BYTES / sizeof(float)];",
             " *     float input[MODEL_INPUTS], output[MODEL_OUTPUTS];",
             f" *     int result = {call};",
             " *",
-            " * Every function returns a code below 0 if something is wrong. The buffer's content means nothing",
-            " * between calls; two calls at the same time need two buffers. input and output may not overlap it.",
+            " * Every function returns a negative code if something is wrong. The buffer keeps nothing between",
+            " * calls; two calls at the same time need two buffers. input and output may not overlap it.",
             " */",
         ]
 
@@ -139,29 +116,29 @@ class _Writer:
             lines = [f"/* output: the {'mean of the ' if many else ''}network's output{'s' if many else ''}. */"]
             lines += [f"int model_predict{arguments}", ""]
             if many:
-                lines += ["/* And the networks' unbiased standard deviation. */"]
+                lines += ["/* Also the networks' unbiased standard deviation. */"]
                 several = arguments.replace("float *output", "float *mean, float *std")
                 lines += [f"int model_predict_std{several}", ""]
             return lines
         what = "logarithms of the networks' mean probabilities" if many else "logits, calibrated"
-        guard = [] if self._always_math() else ["#ifndef MODEL_NO_PROBABILITIES /* define it to do without math.h */"]
+        guard = [] if self._always_math() else ["#ifndef MODEL_NO_PROBABILITIES /* define it to avoid math.h */"]
         lines = [f"/* output: {what}. */", f"int model_predict{arguments}", "", *guard]
         lines += [f"/* output: {'mean ' if many else ''}probabilities. */", f"int model_probabilities{arguments}"]
-        lines += [*(["#endif"] if guard else []), "", "/* The likeliest class, from 0. */"]
+        lines += [*(["#endif"] if guard else []), "", "/* The most likely class, counted from 0. */"]
         lines += ["int model_classify(const float *input, void *buffer, size_t buffer_bytes);", ""]
         if networks.graph.classes:
             lines += ["/* UTF-8; NULL if there is no such class. */", "const char *model_class_name(int index);", ""]
         return lines
 
     def _always_math(self) -> bool:
-        return self.networks.graph.networks > 1 or bool(self.layers.parts & _NEED_MATH)
+        return self.networks.graph.networks > 1 or any(map(needs_math, self.layers.parts))
 
     def source(self) -> str:
         networks, many, name = self.networks, self.networks.graph.networks > 1, self.name
         if networks.classifies:
-            self.layers.parts |= {"softmax"} if many else set()
+            self.layers.parts |= {"softmax": None} if many else {}
         code = ["#include <stdint.h>", "#include <string.h>"]
-        # Of one network only probabilities need exp; whoever has no math.h can leave them out.
+        # With one network, only probabilities need exp; users without math.h can leave them out.
         optional = networks.classifies and not self._always_math()
         if optional:
             code += ["#ifndef MODEL_NO_PROBABILITIES", "#include <math.h>", "#endif"]
@@ -169,7 +146,7 @@ class _Writer:
             code += ["#include <math.h>"]
         code += [
             "",
-            *(template(part) for part in _PARTS if part in self.layers.parts),
+            *map(template, self.layers.parts),
             *self.layers.arrays.values(),
             *self.layers.shapes,
         ]
@@ -188,7 +165,7 @@ class _Writer:
         else:
             code += [template(f"predict_mean_{'many' if many else 'one'}")]
         names = self._class_names() if networks.classifies and networks.graph.classes else ""
-        # The names of the file and of the classes are not renamed.
+        # The file name and the class names are not renamed.
         return f'#include "{self.header_name}"\n\n' + renamed("\n".join(code), name) + names
 
     def _constants(self) -> list[str]:
@@ -205,7 +182,7 @@ class _Writer:
         return [*lines, ""]
 
     def _body(self, function: str, own: bool) -> list[str]:
-        """Run the layers that all networks share, or those of one of them. f is the buffer."""
+        """Run the layers that all networks share, or those of one network. f is the buffer."""
         parameters = "const float *input, float *f" + (", size_t network" if own else "")
         unused = ["(void)input;", "(void)f;", *(["(void)network;"] if own else [])]
         return [

@@ -1,4 +1,4 @@
-"""The layers of a network as calls of C functions, with the constants that they need."""
+"""The layers of a network as calls of C functions, with the constants they need."""
 
 from __future__ import annotations
 
@@ -11,29 +11,35 @@ from bayesbinn.errors import InvalidInput
 from bayesbinn.export.c_memory import Memory, plan_memory
 from bayesbinn.export.c_text import array, comment, number, struct
 from bayesbinn.export.networks import Networks, as_float32
-from bayesbinn.modelfile.graph import Node, channels_of, place
+from bayesbinn.modelfile.graph import OPERATIONS, Node, channels_of, place
 
 
 class Layers:
-    """One method per operation, found by its name, gives its lines of C; names start with model_ for now."""
+    """One method per operation, found by its name, gives its lines of C; names start with model_ for now.
+
+    An operation without a method works element by element: its template is all that it needs.
+    """
 
     def __init__(self, networks: Networks) -> None:
         self.networks = networks
         self.memory: Memory = plan_memory(networks)
-        self.parts: set[str] = set()
-        """Templates that are needed."""
+        self.parts: dict[str, None] = {}
+        """Templates that are needed, in the order in which they are written: a struct before what takes it."""
         self.arrays: dict[str, str] = {}
         self.shapes: list[str] = []
         self.constant_bytes = 0
         self._array_names: dict[str, str] = {}
         nodes = networks.graph.nodes
         self.lines: dict[bool, list[str]] = {False: [], True: []}
-        """Calls that all networks share, and those of one of them."""
+        """Calls that all networks share, and those of one network."""
         for index in networks.steps:
             self.lines[networks.own[index + 1]] += [
                 f"/* {comment(place(index, nodes[index]))}: {list(networks.shapes[index + 1])} */",
-                *getattr(self, f"_{nodes[index].op}")(index, nodes[index]),
+                *getattr(self, f"_{nodes[index].op}", self._elementwise)(index, nodes[index]),
             ]
+
+    def _need(self, *parts: str) -> None:
+        self.parts.update(dict.fromkeys(parts))
 
     # Places of values and tensors.
 
@@ -67,7 +73,7 @@ class Layers:
         _, after = self._sizes(node, index)
         outputs, inputs = node.settings["shape"]
         part = "linear_bits" if self.networks.is_binary(node) else "linear_real"
-        self.parts.add(part)
+        self._need(part)
         y, x, rows = self.at(index + 1), self.at(node.inputs[0]), prod(after[:-1])
         call = f"model_{part}({y}, {x}, {self._array(node, 'weight')}, {rows}u, {outputs}u, {inputs}u);"
         return [call, *self._scale(index, node, y)]
@@ -75,7 +81,7 @@ class Layers:
     def _conv2d(self, index: int, node: Node) -> list[str]:
         before, after = self._sizes(node, index)
         s, part = node.settings, "conv2d_bits" if self.networks.is_binary(node) else "conv2d_real"
-        self.parts |= {part, "conv2d_shape"}
+        self._need("conv2d_shape", part)
         names = "height width out_channels out_height out_width group_inputs group_outputs kernel_height kernel_width"
         names += " stride_y stride_x dilation_y dilation_x top left"
         sizes = (*before[1:], *after, s["shape"][1], after[0] // s["groups"], *s["shape"][2:], *s["stride"])
@@ -90,7 +96,7 @@ class Layers:
     def _scale(self, index: int, node: Node, x: str) -> list[str]:
         if not {"scale", "shift"} & set(node.tensors):
             return []
-        self.parts.add("scale")
+        self._need("scale")
         shape = self.networks.shapes[index + 1]
         channels = channels_of(node.op, shape)
         inner = 1 if node.op == "linear" else prod(shape[1:])
@@ -107,7 +113,7 @@ class Layers:
     def _pool(self, index: int, node: Node, dilation: tuple[int, int], count_padding: bool) -> list[str]:
         before, after = self._sizes(node, index)
         s = node.settings
-        self.parts |= {node.op, "pool2d_shape"}
+        self._need("pool2d_shape", node.op)
         names = "channels height width out_height out_width kernel_height kernel_width stride_y stride_x"
         names += " dilation_y dilation_x top left count_padding"
         sizes = (*before, *after[1:], *s["kernel"], *s["stride"], *dilation, *s["padding"], int(count_padding))
@@ -126,33 +132,31 @@ class Layers:
             if (length + 1) * (parts + 1) >= 1 << 32:
                 reason = f"{length} pixels in {parts} parts overflow the 32 bits of small machines"
                 raise InvalidInput(f"{place(index, node)}: {reason}; pool in two steps")
-        self.parts.add(node.op)
+        self._need(node.op)
         sizes = ", ".join(f"{n}u" for n in (*before, *after[1:]))
         return [f"model_{node.op}({self.at(index + 1)}, {self.at(node.inputs[0])}, {sizes});"]
 
     _adaptive_avg_pool2d = _adaptive_max_pool2d
 
     def _elementwise(self, index: int, node: Node) -> list[str]:
-        self.parts.add(node.op)
+        """The template of the operation's name: y, its inputs, the number of elements, and the node's settings."""
+        self._need(node.op)
         values = ", ".join(self.at(value) for value in (index + 1, *node.inputs))
-        limits = "".join(
-            f", {number(as_float32(node.settings[key]))}" for key in ("min", "max") if key in node.settings
-        )
-        return [f"model_{node.op}({values}, {prod(self.networks.shapes[index + 1])}u{limits});"]
-
-    _relu = _tanh = _sigmoid = _hardtanh = _add = _elementwise
+        numbers = [number(as_float32(node.settings[key])) for key in OPERATIONS[node.op].settings]
+        arguments = ", ".join([values, f"{prod(self.networks.shapes[index + 1])}u", *numbers])
+        return [f"model_{node.op}({arguments});"]
 
     def _softmax(self, index: int, node: Node) -> list[str]:
-        self.parts.add("softmax")
+        self._need("softmax")
         shape, axis = self.networks.shapes[index + 1], node.settings["axis"]
         sizes = f"{prod(shape[:axis])}u, {shape[axis]}u, {prod(shape[axis + 1 :])}u"
         return [f"model_softmax({self.at(index + 1)}, {self.at(node.inputs[0])}, {sizes});"]
 
     def _reshape(self, index: int, node: Node) -> list[str]:
-        return []  # the same numbers in the same place
+        return []  # the same numbers at the same location
 
     def _concat(self, index: int, node: Node) -> list[str]:
-        self.parts.add("concat")
+        self._need("concat")
         shape, axis = self.networks.shapes[index + 1], node.settings["axis"]
         lines, start, step = [], 0, prod(shape[axis:])
         for value in node.inputs:

@@ -1,7 +1,7 @@
-"""Where the values of a network stand in one buffer, so that the buffer is small.
+"""Place the values of a network in one small buffer.
 
-A value is needed from the step that computes it to the last step that uses it; values that are never
-needed at the same time may share their place. Steps are numbered in the order of `Networks.steps`.
+A value is needed from the step that computes it to the last step that uses it; values that are never needed at the same
+time can share memory. Steps are numbered in the order of `Networks.steps`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from math import prod
 
 from bayesbinn.export.networks import Networks
+from bayesbinn.modelfile.graph import OPERATIONS
 
 # These read an element before they write it, so they may write over an input that nothing needs any more.
-_IN_PLACE = {"affine", "relu", "tanh", "sigmoid", "hardtanh", "softmax", "add"}
+_IN_PLACE = {"affine", "softmax", *(op for op, operation in OPERATIONS.items() if operation.elementwise)}
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Block:
 @dataclass(frozen=True)
 class Memory:
     values: dict[int, Block | None]
-    """For every value that is computed; None stands for the caller's input."""
+    """One block per computed value; None for the caller's input."""
     answer: Block
     scratch: Block
     floats: int
@@ -36,7 +37,7 @@ class Memory:
 
 
 def plan_memory(networks: Networks) -> Memory:
-    """Give every value its place. An ensemble runs the steps of its own once per network: what they share stays."""
+    """Assign memory to every value. An ensemble repeats its own steps once per network, so shared values must stay."""
     steps, nodes, end = networks.steps, networks.graph.nodes, len(networks.steps)
     last = {len(nodes): end}
     for step, index in enumerate(steps):
@@ -70,7 +71,7 @@ def plan_memory(networks: Networks) -> Memory:
 
 
 def place_blocks(blocks: list[Block]) -> int:
-    """Set the offsets, the largest block first, each as low as it fits; return the size of it all.
+    """Set the offsets, largest block first, each as low as possible; return the total size.
 
     >>> chain = [Block(5, 0, 1), Block(3, 1, 2), Block(4, 2, 3)]
     >>> place_blocks(chain), [block.offset for block in chain]

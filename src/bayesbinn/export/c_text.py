@@ -13,29 +13,38 @@ from numpy.typing import NDArray
 
 from bayesbinn.errors import InvalidInput
 
-_MOST_OF_A_NAME = 255  # bytes; C99 only promises strings of 4095
+_MAX_NAME_BYTES = 255  # C99 only guarantees string literals of 4095 bytes
 
 
 def check_name(name: str) -> None:
-    """Whether a name can start C identifiers.
+    """Raise unless C identifiers can start with this name.
 
     >>> check_name("2nd")
     Traceback (most recent call last):
-    bayesbinn.errors.InvalidInput: name='2nd': it starts C names, so it must be letters, digits and _, ...
+    bayesbinn.errors.InvalidInput: name='2nd': C names start with it, so it must be letters, digits and _, ...
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,39}", name):
-        allowed = "letters, digits and _, from a letter on, 40 at most"
-        raise InvalidInput(f"name={name!r}: it starts C names, so it must be {allowed}; try name='model'")
+        allowed = "letters, digits and _, starting with a letter, at most 40"
+        raise InvalidInput(f"name={name!r}: C names start with it, so it must be {allowed}; try name='model'")
 
 
 @cache
 def template(part: str) -> str:
-    """One function, or a few, with the names model_... and MODEL_..., see `renamed`."""
+    """One or a few functions with names model_... and MODEL_..., see `renamed`."""
     return (files("bayesbinn.export") / "c_templates" / f"{part}.c").read_text(encoding="utf-8")
 
 
+def needs_math(part: str) -> bool:
+    """Whether a template calls a function of math.h.
+
+    >>> [needs_math(part) for part in ("sigmoid", "relu", "concat")]
+    [True, False, False]
+    """
+    return re.search(r"\b(?!sizeof)[a-z]+[0-9]*f\(", template(part)) is not None
+
+
 def renamed(code: str, name: str) -> str:
-    """Code with names that start as the user wants.
+    """The code with the user's prefix in its names.
 
     >>> renamed("MODEL_INPUTS model_linear(remodel_x)", "net")
     'NET_INPUTS net_linear(remodel_x)'
@@ -44,7 +53,7 @@ def renamed(code: str, name: str) -> str:
 
 
 def number(value: float) -> str:
-    """A float32 as a hexadecimal constant, which every compiler reads as exactly this number.
+    """A float32 as a hexadecimal constant, which every compiler reads exactly.
 
     >>> number(0.75), number(1.0), number(-0.0)
     ('0x1.8p-1f', '0x1p+0f', '-0x0p+0f')
@@ -64,7 +73,7 @@ def array(name: str, values: NDArray[Any]) -> str:
 
 
 def comment(text: str) -> str:
-    """Text that cannot end or open a comment, or be anything but text.
+    """Text that is safe inside a C comment.
 
     >>> comment("a*/ b")
     'a__ b'
@@ -73,14 +82,14 @@ def comment(text: str) -> str:
 
 
 def string(text: str) -> str:
-    r"""A string constant: every byte of its UTF-8 that could mean something to a compiler is escaped.
+    r"""A string constant in which every UTF-8 byte that is special to a compiler is escaped.
 
     >>> print(string('3"?'))
     "3\042\077"
     """
     data = text.encode("utf-8", "replace")
-    if len(data) > _MOST_OF_A_NAME:
-        data = data[:_MOST_OF_A_NAME].decode("utf-8", "ignore").encode()
+    if len(data) > _MAX_NAME_BYTES:
+        data = data[:_MAX_NAME_BYTES].decode("utf-8", "ignore").encode()
     plain = re.compile(rb"[A-Za-z0-9 _.-]")
     return '"' + "".join(chr(b) if plain.match(bytes([b])) else f"\\{b:03o}" for b in data) + '"'
 

@@ -1,4 +1,4 @@
-"""What both exports ask of a model file: which nodes count, and what differs between the networks of an ensemble."""
+"""What both exports need to know: which nodes are used, and what differs between the networks of an ensemble."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from bayesbinn.modelfile.container import ModelFile, check_model
 from bayesbinn.modelfile.container import shapes as shapes_of
 from bayesbinn.modelfile.graph import Graph, Node, Shape, Stored, own_per_network, place
 
-MOST = float(np.finfo(np.float32).max)
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class Networks:
-    """A checked model with the answers to these questions."""
+    """A checked model with this information."""
 
     graph: Graph
     shapes: list[Shape]
-    """Of one example, for every value."""
+    """The shape of each value, for one example."""
     own: list[bool]
-    """For every value: whether it differs between the networks. Shared values are computed once."""
+    """Whether each value differs between the networks. Shared values are computed once."""
     steps: list[int]
-    """The nodes that the output needs: shared ones first, each group in the order of the file."""
+    """The nodes that the output needs: shared ones first, each group in file order."""
     _tensors: dict[str, NDArray[Any]]
 
     @property
@@ -36,21 +36,21 @@ class Networks:
 
     @property
     def raw_outputs(self) -> int:
-        """Numbers that one network gives for one example."""
+        """The number of outputs of one network for one example."""
         return prod(self.shapes[-1])
 
     @property
     def outputs(self) -> int:
-        """Numbers of the answer: a single logit stands for two classes with the logits 0 and z."""
+        """The number of outputs of the answer: a single logit z means two classes with the logits 0 and z."""
         return 2 if self.classifies and self.raw_outputs == 1 else self.raw_outputs
 
     def is_own(self, node: Node, role: str) -> bool:
-        """Whether every network has its own copy of this tensor."""
+        """Whether each network has its own copy of this tensor."""
         array = self._tensors[node.tensors[role]]
         return own_per_network(Stored(array.dtype.name, array.shape), node.op, role)
 
     def tensor(self, node: Node, role: str, network: int = 0) -> NDArray[Any] | None:
-        """A network's tensor, as it is stored (a shared one is everyone's); None if the node has none."""
+        """A network's tensor as stored (possibly shared); None if the node has none."""
         if role not in node.tensors:
             return None
         array = self._tensors[node.tensors[role]]
@@ -61,17 +61,15 @@ class Networks:
 
 
 def networks_of(model: ModelFile) -> Networks:
-    """Check a model and refuse what no export can express."""
+    """Check a model and reject what neither export can express."""
     graph, tensors = model.graph, model.tensors
     check_model(model)
     shapes = shapes_of(model)
     stored = {name: Stored(array.dtype.name, array.shape) for name, array in tensors.items()}
     if graph.task == "classification" and len(shapes[-1]) != 1:
-        raise InvalidInput(f"the model gives {list(shapes[-1])} for an input; a classifier must give [classes]")
-    if not 0 < as_float32(graph.logit_scale) < MOST:
-        raise InvalidInput(
-            f"logit scale {graph.logit_scale}: it is 0 or infinite in float32; calibrate the model again"
-        )
+        raise InvalidInput(f"the model returns {list(shapes[-1])} for an input; a classifier must return [classes]")
+    if not 0 < as_float32(graph.logit_scale) < MAX_FLOAT32:
+        raise InvalidInput(f"logit scale {graph.logit_scale} is 0 or infinite in float32; calibrate the model again")
     needed, own = {len(graph.nodes)}, [False]
     for index in reversed(range(len(graph.nodes))):
         if index + 1 in needed:
@@ -86,12 +84,12 @@ def networks_of(model: ModelFile) -> Networks:
 
 
 def as_float32(number: float) -> float:
-    """The nearest float32 that is finite.
+    """The nearest finite float32.
 
-    >>> as_float32(0.5), as_float32(1e300) == MOST
+    >>> as_float32(0.5), as_float32(1e300) == MAX_FLOAT32
     (0.5, True)
     """
-    return float(np.float32(min(max(number, -MOST), MOST)))
+    return float(np.float32(min(max(number, -MAX_FLOAT32), MAX_FLOAT32)))
 
 
 def _check_windows(index: int, node: Node, before: Shape, after: Shape) -> None:
@@ -102,4 +100,4 @@ def _check_windows(index: int, node: Node, before: Shape, after: Shape) -> None:
         for start in range(-padding, min(0, after[axis + 1] * stride - padding), stride):
             first = start + -(start // dilation) * dilation  # the first position that is not before the image
             if first >= before[axis + 1] or first > start + dilation * (kernel - 1):
-                raise InvalidInput(f"{place(index, node)}: a window lies in the padding alone; use a smaller dilation")
+                raise InvalidInput(f"{place(index, node)}: a window covers only padding; use a smaller dilation")

@@ -1,10 +1,9 @@
-"""ONNX: for onnxruntime and everything else that reads this format.
+"""Export to ONNX, for onnxruntime and everything else that reads this format.
 
-The weights stay bits in the file: uint8 tensors that a few standard operators of the graph unpack.
-All their inputs are constant, so onnxruntime unpacks them once, when a session is created, and then
-runs the same graph as it would with float32 weights. Measured with the paper's MNIST network of ten
-million weights, one input on one thread: 2.0 ms a run with either, and 58 ms if onnxruntime's
-optimisations are off. The file has 1.3 MB instead of 40.
+The weights stay bits in the file: uint8 tensors that a few standard operators in the graph unpack. All their inputs are
+constant, so onnxruntime unpacks them once, when it creates a session, and then runs the same graph as with float32
+weights. Measured with the paper's MNIST network of ten million weights, one input on one thread: 2.0 ms per run in both
+cases, and 58 ms if onnxruntime's optimizations are off. The file takes 1.3 MB instead of 40.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.errors import InvalidInput, MissingDependency, how_to_install
+from bayesbinn.environment import need
+from bayesbinn.errors import InvalidInput
 from bayesbinn.export.networks import Networks, as_float32, networks_of
 from bayesbinn.files import write_whole
 from bayesbinn.modelfile.container import ModelFile
-from bayesbinn.modelfile.graph import Node, Shape
+from bayesbinn.modelfile.graph import OPERATIONS, Node, Shape
 
 OLDEST_OPSET = 18  # the first with BitwiseAnd
-MOST_BYTES = (1 << 31) - 1  # protobuf can hold no more in one file
+MAX_BYTES = (1 << 31) - 1  # protobuf's limit for one file
 
 
 def export_onnx(model: ModelFile, path: str | Path, *, opset: int = OLDEST_OPSET) -> Path:
@@ -38,22 +38,17 @@ def export_onnx(model: ModelFile, path: str | Path, *, opset: int = OLDEST_OPSET
 
     Args:
         model: from `bayesbinn.format.read`.
-        path: of the file to write.
-        opset: version of ONNX's operators, 18 or newer. A newer one only matters to programs that refuse old ones.
+        path: the file to write.
+        opset: ONNX operator-set version, 18 or newer. A newer one only matters to programs that reject old ones.
     """
-    try:
-        import onnx
-    except ModuleNotFoundError as error:
-        if error.name != "onnx":
-            raise
-        raise MissingDependency(f"export to ONNX needs onnx: {how_to_install('onnx')}") from error
+    onnx = need("onnx", "export to ONNX", "onnx")
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST_OPSET <= opset <= newest:
         raise InvalidInput(f"opset={opset}: this version of onnx can write {OLDEST_OPSET} to {newest}")
     networks = networks_of(model)
     size = sum(array.nbytes for array in model.tensors.values())
-    if size > MOST_BYTES - (1 << 24):
-        raise InvalidInput(f"{size} bytes of tensors: an ONNX file holds 2 GiB at most; export fewer networks")
+    if size > MAX_BYTES - (1 << 24):
+        raise InvalidInput(f"{size} bytes of tensors; an ONNX file can hold at most 2 GiB; export fewer networks")
     built = _build(onnx, networks, opset)
     onnx.checker.check_model(built)
     path = Path(path)
@@ -74,12 +69,12 @@ def _build(onnx: Any, networks: Networks, opset: int) -> Any:
         list(writer.constants.values()),
     )
     opsets = [helper.make_opsetid("", opset)]
-    # The oldest file version that has this opset: older runtimes refuse newer ones without need.
+    # The oldest file version that has this opset, because older runtimes reject newer versions.
     version = helper.find_min_ir_version_for(opsets)
     result = helper.make_model(built, opset_imports=opsets, ir_version=version, producer_name="bayesbinn")
     notes: dict[str, Any] = {"task": graph.task, "networks": graph.networks, "logit_scale": graph.logit_scale}
     notes |= {key: list(names) for key, names in (("classes", graph.classes), ("features", graph.features)) if names}
-    # JSON in plain ASCII: no name can be anything that a reader of the file trips over.
+    # JSON in plain ASCII, so that no name can break a reader of the file.
     helper.set_model_props(result, {key: v if isinstance(v, str) else json.dumps(v) for key, v in notes.items()})
     return result
 
@@ -88,7 +83,7 @@ def _build(onnx: Any, networks: Networks, opset: int) -> Any:
 
 
 def _answers(w: _Writer) -> dict[str, Shape]:
-    """Write the nodes of all networks and of what is made of their outputs; the names and shapes of the answers."""
+    """Write the nodes of all networks and of their combination; return the names and shapes of the answers."""
     networks, count = w.networks, w.networks.graph.networks
     outputs = [w.output(network) for network in range(count)]
     shape = networks.shapes[-1]
@@ -109,7 +104,7 @@ def _answers(w: _Writer) -> dict[str, Shape]:
         w.put("Softmax", ["logits"], "probabilities", axis=-1)
     else:
         every = w.put("Concat", [w.put("Unsqueeze", [z, w.ints(0)]) for z in logits], axis=0)
-        # log Σ exp log p − log C keeps logits finite where a mean of probabilities would be 0.
+        # log Σ exp log p − log C keeps logits finite if a mean of probabilities would be 0.
         logarithms = w.put("LogSoftmax", [every], axis=-1)
         total = w.put("ReduceLogSumExp", [logarithms, w.ints(0)], keepdims=0)
         w.put("Sub", [total, w.floats(log(count))], "logits")
@@ -121,7 +116,7 @@ def _answers(w: _Writer) -> dict[str, Shape]:
 
 
 class _Writer:
-    """Collects nodes and constants. One method per operation, found by its name."""
+    """Collects nodes and constants. One method per operation, found by its name; `_standard` where ONNX has it."""
 
     def __init__(self, onnx: Any, networks: Networks) -> None:
         self.onnx, self.networks = onnx, networks
@@ -131,7 +126,7 @@ class _Writer:
         self._weights: dict[tuple[str, int, Shape], str] = {}
 
     def put(self, op: str, inputs: list[str], result: str = "", **attributes: Any) -> str:
-        """One node with one result; the result's name."""
+        """Add a node with one result; return the result's name."""
         result = result or f"{op.lower()}_{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(op, inputs, [result], **attributes))
         return result
@@ -148,13 +143,13 @@ class _Writer:
         return self.constant(f"float_{number!r}", np.array(number, dtype=np.float32))
 
     def output(self, network: int) -> str:
-        """Write a network's nodes, but for the shared ones that are there already; its output."""
+        """Write a network's nodes, except shared ones already written; return its output."""
         networks = self.networks
         for index in networks.steps:
             if (index + 1, network if networks.own[index + 1] else 0) not in self._values:
                 node = networks.graph.nodes[index]
                 inputs = [self._value(value, network) for value in node.inputs]
-                result = getattr(self, f"_{node.op}")(node, inputs, networks.shapes[index + 1], network)
+                result = getattr(self, f"_{node.op}", self._standard)(node, inputs, networks.shapes[index + 1], network)
                 self._values[index + 1, network if networks.own[index + 1] else 0] = result
         return self._value(len(networks.graph.nodes), network)
 
@@ -193,7 +188,7 @@ class _Writer:
         return value
 
     def _weight(self, node: Node, network: int) -> str:
-        """The weight as float32 in its true shape."""
+        """The weight as float32 in its original shape."""
         shape, tensor = node.settings["shape"], node.tensors["weight"]
         own = network if self.networks.is_own(node, "weight") else 0
         key = (tensor, own, shape)
@@ -220,7 +215,7 @@ class _Writer:
         signs = self.put("Sub", [self.put("Mul", [real, self.floats(2)]), self.floats(1)])
         return self.put("Reshape", [signs, self.ints(*shape)])
 
-    # Pooling. The padding is written out, since runtimes differ in how they count it and a last, cut window.
+    # Pooling. The padding is explicit because runtimes differ in how they count it and a truncated last window.
 
     def _max_pool2d(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
         s, before = node.settings, self.networks.shapes[node.inputs[0]]
@@ -239,7 +234,7 @@ class _Writer:
         return self.put("Mul", [mean, self.constant(key, (whole / counts).astype(np.float32))])
 
     def _padded(self, x: str, borders: list[tuple[int, int]], value: float) -> str:
-        """borders: of height and width, before and after; a window may also leave a rest at the end unused."""
+        """borders: padding of height and width, before and after; windows may leave pixels at the end unused."""
         if not any(map(any, borders)):
             return x
         (top, bottom), (left, right) = borders
@@ -256,7 +251,7 @@ class _Writer:
         if not any(n % parts for n, parts in zip(before, size, strict=True)):
             window = [n // parts for n, parts in zip(before, size, strict=True)]
             return self.put(pool, [x], kernel_shape=window, strides=window)
-        # Windows of different sizes, one axis after the other: a rectangle's mean is the mean of its rows' means.
+        # Windows of different sizes, one axis after the other: the mean of a rectangle is the mean of its rows' means.
         for axis, n, parts in zip((2, 3), before, size, strict=True):
             bounds = [(i * n // parts, -(-(i + 1) * n // parts)) for i in range(parts)]
             slices = [self.put("Slice", [x, self.ints(a), self.ints(b), self.ints(axis)]) for a, b in bounds]
@@ -265,14 +260,8 @@ class _Writer:
 
     # Everything else.
 
-    def _relu(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
-        return self.put("Relu", inputs)
-
-    def _tanh(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
-        return self.put("Tanh", inputs)
-
-    def _sigmoid(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
-        return self.put("Sigmoid", inputs)
+    def _standard(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
+        return self.put(OPERATIONS[node.op].onnx, inputs)
 
     def _hardtanh(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
         return self.put("Clip", [*inputs, *(self.floats(as_float32(node.settings[key])) for key in ("min", "max"))])
@@ -281,22 +270,19 @@ class _Writer:
         return self.put("Softmax", inputs, axis=node.settings["axis"] + 1)
 
     def _reshape(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
-        return self.put("Reshape", [*inputs, self.ints(0, *shape)])  # 0: as many inputs as there are
-
-    def _add(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
-        return self.put("Add", inputs)
+        return self.put("Reshape", [*inputs, self.ints(0, *shape)])  # 0: keep the batch size
 
     def _concat(self, node: Node, inputs: list[str], shape: Shape, network: int) -> str:
         return self.put("Concat", inputs, axis=node.settings["axis"] + 1)
 
 
 def _ascii(name: str) -> str:
-    """Different names stay different, and none has anything that protobuf refuses."""
+    """Different names stay different, and none contains anything that protobuf rejects."""
     return json.dumps(name)[1:-1]
 
 
 def _borders(s: Any, dilation: tuple[int, int], before: Shape, after: Shape) -> list[tuple[int, int]]:
-    """Padding before and after, for height and width, that makes every window whole."""
+    """Padding before and after, for height and width, that makes every window complete."""
     result = []
     for axis in (0, 1):
         padding, span = s["padding"][axis], dilation[axis] * (s["kernel"][axis] - 1) + 1
@@ -306,7 +292,7 @@ def _borders(s: Any, dilation: tuple[int, int], before: Shape, after: Shape) -> 
 
 
 def _counts(s: Any, axis: int, before: int, after: int) -> NDArray[np.int64]:
-    """How many pixels count in each window along an axis: those of the image, or with its padding."""
+    """The number of pixels counted in each window along an axis: those of the image, or including its padding."""
     padding = s["padding"][axis]
     starts = np.arange(after) * s["stride"][axis] - padding
     least, most = (-padding, before + padding) if s["count_padding"] else (0, before)

@@ -2,7 +2,7 @@
 
 Libraries round these functions differently in the last bit, and a last bit of δ can turn the
 sign of a weight. Here every multiplication and addition is a separate IEEE operation in a fixed
-order, so that the torch twin and the native kernels, which transcribe this file, agree bit for
+order, so that the torch reference and the native kernels, which transcribe this file, agree bit for
 bit on a CPU. (Compiled for a GPU, products and sums may be fused: then they agree to a few ulps.)
 """
 

@@ -1,6 +1,6 @@
 """The update rules as pure functions on flat float32 tensors: slow, obvious, on any device.
 
-Each native kernel has its twin here and is tested against it; BiMU has no native kernel. Symbols are the paper's: λ is
+Each native kernel is tested against these, bit for bit; BiMU has no native kernel. Symbols are the paper's: λ is
 `natural`, δ the noise, τ the temperature, α the learning rate, N the training-set size.
 """
 
@@ -14,9 +14,6 @@ from torch import Tensor
 
 from bayesbinn.kernels.elementary import MAX_LOGISTIC, SATURATION, half_logit, sech2, sqrt, tanh
 from bayesbinn.kernels.noise import uniform
-
-FADING = 0.05
-"""φ: how fast a steady rule lets a certain weight fade, beside an uncertain one."""
 
 
 class RuleSettings(NamedTuple):
@@ -34,6 +31,8 @@ class RuleSettings(NamedTuple):
     """Whether steps are in proportion to v(λ), the weight's own variance: the gradient in λ, not the natural one."""
     relaxation: float = 0.0
     """ρ, with which a steady rule lets λ fade."""
+    fading: float = 0.05
+    """φ: how fast a steady rule lets a certain weight fade, compared with an uncertain one."""
 
 
 class AdamSettings(NamedTuple):
@@ -130,7 +129,7 @@ def natural_gradient_step(
     direction = scaled_gradient * rule.data_weight + pull * rule.kl_weight
     if rule.steady:
         variance = sech2(natural)
-        direction = direction * variance + natural * rule.relaxation * (variance + FADING)
+        direction = direction * variance + natural * rule.relaxation * (variance + rule.fading)
     if momentum is not None:
         direction = momentum = momentum * rule.momentum + direction * (1 - rule.momentum)
     return natural - direction * rule.lr, momentum

@@ -1,16 +1,82 @@
-"""Which parameters a binary method should not be given: biases and the gains of normalisation layers."""
+"""What a method may be given: parameters that can be trained, each once, and no biases or gains by mistake."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from bayesbinn.binary import is_binary_on_purpose
-from bayesbinn.errors import InvalidInput
+from bayesbinn.binary import canonical_name, is_binary_on_purpose
+from bayesbinn.errors import InvalidInput, nearest
+from bayesbinn.methods.members import Group
 
+# Refused by class name: importing them costs time, and FSDP shards a parameter behind our back.
+_SHARDED = {"DTensor", "FlatParameter"}
 _REMEDY = "pass the first list of bb.split_parameters(model), and the second to a torch optimizer"
+
+
+def listed(label: str, params: Any) -> list[Any]:
+    """What a user passes as parameters, as lists; one tensor and nothing at all are refused."""
+    if isinstance(params, Tensor):
+        raise InvalidInput(f"{label} got one tensor; pass an iterable of parameters or of (name, parameter)")
+    entries = list(params)
+    if not any(entry["params"] if isinstance(entry, dict) else True for entry in entries):
+        raise InvalidInput(f"{label} got no parameters; pass the first list of bb.split_parameters(model)")
+    return [
+        {**entry, "params": [entry["params"]] if isinstance(entry["params"], Tensor) else list(entry["params"])}
+        if isinstance(entry, dict)
+        else entry
+        for entry in entries
+    ]
+
+
+def refuse_unknown_settings(label: str, group: Group, settings: Iterable[str]) -> None:
+    """Refuse a group with a setting that the method does not have."""
+    allowed = {*settings, "params", "param_names", "initial_lr"}
+    for key in sorted(group.keys() - allowed):
+        raise InvalidInput(f"{label} has no setting {key!r}.{nearest(key, allowed)}")
+
+
+def refuse_owned_twice(entries: Sequence[Any], owned: Mapping[Tensor, str]) -> None:
+    """Refuse what is not a parameter, and a parameter that is passed twice or owned already."""
+    seen = dict(owned)
+    for index, entry in enumerate(entries):
+        name, parameter = entry if isinstance(entry, tuple) else (f"#{index}", entry)
+        if not isinstance(parameter, Tensor):
+            raise InvalidInput(f"{name!r} is a {type(parameter).__name__}, not a parameter")
+        if parameter in seen:
+            raise InvalidInput(f"{name!r} and {seen[parameter]!r} are the same parameter; pass it once")
+        seen[parameter] = name
+
+
+def named(group: Group, owned: Mapping[Tensor, str]) -> dict[Tensor, str]:
+    """The names of a new group's parameters, which must be unique, and the parameters trainable."""
+    names = group.get("param_names") or [str(len(owned) + i) for i in range(len(group["params"]))]
+    taken = set(owned.values())
+    found: dict[Tensor, str] = {}
+    for parameter, name in zip(group["params"], map(canonical_name, names), strict=True):
+        if name in taken:
+            raise InvalidInput(f"two parameters are called {name!r}; names must be unique")
+        _refuse_untrainable(name, parameter)
+        taken.add(name)
+        found[parameter] = name
+    return found
+
+
+def _refuse_untrainable(name: str, parameter: Tensor) -> None:
+    if isinstance(parameter, UninitializedTensorMixin):
+        raise InvalidInput(f"{name!r} is not initialised yet; run one batch through the model first")
+    if type(parameter).__name__ in _SHARDED:
+        raise InvalidInput(f"{name!r} is sharded ({type(parameter).__name__}); use DistributedDataParallel, not FSDP")
+    if not parameter.is_floating_point() or parameter.layout is not torch.strided:
+        raise InvalidInput(
+            f"{name!r} of shape {tuple(parameter.shape)} is {parameter.dtype}, {parameter.layout}; "
+            "dense float32, float64, bfloat16 or float16 is allowed"
+        )
 
 
 def question_vectors(label: str, named: Mapping[Tensor, str], added: Sequence[Tensor]) -> None:

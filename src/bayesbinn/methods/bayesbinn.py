@@ -12,15 +12,12 @@ from torch import Tensor, nn
 
 from bayesbinn import kernels
 from bayesbinn.errors import InvalidInput, InvalidUse, StuckTraining
-from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State
+from bayesbinn.methods.bernoulli import BernoulliOptimizer
+from bayesbinn.methods.contract import Group, Members, Sample, State
 from bayesbinn.methods.gradients import ROOM
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require
 from bayesbinn.posterior import BernoulliPosterior
-
-# Below this temperature 1 − w² is 0 for practically every weight, and the noise that decides it is only
-# needed where |λ| < 8.4: drawing it again costs less than a buffer.
-_KEEP_SLOPES_FROM = 1e-6
 
 _START = 10.0
 """|λ| at the start, the paper's."""
@@ -42,7 +39,7 @@ def spread_rate(train_set_size: float) -> float:
 
 
 @register
-class BayesBiNN(BinaryOptimizer):
+class BayesBiNN(BernoulliOptimizer):
     r"""A Bernoulli distribution over every weight, updated by natural-gradient descent.
 
     q(w) has natural parameter λ = ½·log(p/(1 − p)) and mean μ = tanh λ. One step with S samples:
@@ -115,6 +112,9 @@ class BayesBiNN(BinaryOptimizer):
     """
 
     name = "bayesbinn"
+    # Below this temperature 1 − w² is 0 for practically every weight, and the noise that decides it is only
+    # needed where |λ| < 8.4: drawing it again costs less than a buffer.
+    keeps_slopes_from = 1e-6
     consolidated = ("prior",)
 
     def __init__(
@@ -141,8 +141,6 @@ class BayesBiNN(BinaryOptimizer):
         if isinstance(self._init, str) and self._init not in ("random", "sign"):
             raise InvalidInput(f"init={init!r}: it must be 'random', 'sign' or a posterior")
         self._strength = initial_strength
-        self._slopes: dict[int, Tensor] = {}
-        self._temperatures: dict[int, float] = {}
         if initial_strength is not None:
             require({"initial_strength": initial_strength}, "initial_strength", above=0)
         defaults = {
@@ -201,80 +199,39 @@ class BayesBiNN(BinaryOptimizer):
     def _initial_natural(self, parameter: Tensor, name: str, group: Group) -> Tensor:
         if isinstance(self._init, BernoulliPosterior):
             return self._init.usable_natural(name, parameter, "init").clone()
-        natural = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
         if self._init == "sign":
+            natural = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
             kernels.write_sign([natural], [parameter.detach()])
         else:
-            # λ = 0 is a fair coin.
-            key = kernels.noise_key(self._counters.seed, "init", name)
-            kernels.write_hard_sample([natural], [natural], [key], 0)
+            natural = self._fair_coins(parameter, name)
         if self._strength is not None:
             return natural.mul_(self._strength)
         return natural.mul_(_START if group["certainty"] is None else _SPREAD_START)
 
-    def _relax(self, members: Members, draw: int) -> None:
-        temperature = members.group["temperature"]
-        kernels.write_training_sample(
-            members.parameters,
-            members.state("natural"),
-            self._slopes_of(members, temperature),
-            self._keys(members, "train"),
-            draw,
-            temperature,
-            members.mode_at == members.versions(),
-        )
-        members.sampled = members.versions(), temperature
-        self._temperatures[id(members.group)] = temperature
-
-    def _slopes_of(self, members: Members, temperature: float) -> list[Tensor | None]:
-        """Buffers for 1 − w², so that `step` need not draw the noise again; written anew by every sample."""
-        if temperature < _KEEP_SLOPES_FROM:
-            return [None] * len(members.parameters)
-        kept = [self._slopes.get(id(parameter)) for parameter in members.parameters]
-        if [None if slope is None else slope.device for slope in kept] == members.devices:
-            return kept
-        for parameter, natural in zip(members.parameters, members.state("natural"), strict=True):
-            self._slopes[id(parameter)] = torch.empty_like(natural)
-        return [self._slopes[id(parameter)] for parameter in members.parameters]
-
-    def _harden(self, members: Members) -> None:
-        versions = members.versions()
-        if members.sampled is not None and members.sampled[0] == versions:
-            kernels.restore_mode(members.parameters, members.state("natural"), members.sampled[1])
-        else:
-            kernels.write_sign(members.parameters, members.state("natural"))
-        members.sampled, members.mode_at = None, members.versions()
-
-    def _draw_hard(self, members: Members, draw: int) -> None:
-        keys = self._keys(members, "evaluate")
-        kernels.write_hard_sample(members.parameters, members.state("natural"), keys, draw)
-
-    def _accumulate(self, members: Members, totals: list[Tensor], draw: int) -> None:
-        if not totals:  # a group that was added since the sample
-            return
+    def _accumulate(self, members: Members, totals: list[Tensor], sample: Sample) -> None:
         kernels.accumulate_scaled(
             totals,
             members.state("natural"),
             [parameter.grad for parameter in members.parameters if parameter.grad is not None],
             self._keys(members, "train"),
-            draw,
-            self._temperatures[id(members.group)],
+            sample.draw,
+            sample.temperature,
             members.group["eps"],
         )
 
-    def _gradient_limit(self, members: Members, draw: int | None) -> float:
+    def _gradient_limit(self, members: Members, sample: Sample | None) -> float:
         group = members.group
-        scale = 1.0 if draw is None else kernels.largest_scale(self._temperatures[id(group)], group["eps"])
+        scale = 1.0 if sample is None else kernels.largest_scale(sample.temperature, group["eps"])
         return ROOM / float(scale * max(group["train_set_size"], 1) * max(group["lr"], 1))
 
-    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         group, beta = members.group, members.group["momentum"]
         if beta:
             for state in members.states:
                 state.setdefault("momentum", torch.zeros_like(state["natural"]))
         rule = kernels.RuleSettings(
             lr=group["lr"] / (1 - beta**members.step),
-            temperature=self._temperatures[id(group)],  # the sample's, should it have been changed since
+            temperature=group["temperature"] if sample is None else sample.temperature,
             eps=group["eps"],
             data_weight=group["train_set_size"] / samples,
             kl_weight=group["kl_weight"],
@@ -286,13 +243,13 @@ class BayesBiNN(BinaryOptimizer):
         elif group["memory"] is not None:
             rule = rule._replace(steady=True, relaxation=group["train_set_size"] / group["memory"])
         momenta = members.state("momentum") if beta else [None] * len(gradients)
-        if draw is not None and rule.temperature >= _KEEP_SLOPES_FROM:
-            slopes = self._slopes_of(members, rule.temperature)
+        if sample is not None and sample.slopes is not None:
+            slopes = sample.slopes_of(members)
             kernels.bayesbinn_update_from_slopes(parameters, naturals, gradients, slopes, momenta, priors, rule)
         else:
-            keys = self._keys(members, "train")
+            keys, draw = self._keys(members, "train"), None if sample is None else sample.draw
             kernels.bayesbinn_update(parameters, naturals, gradients, momenta, priors, keys, draw, rule)
-        members.mode_at = members.versions()
+        self._moved(members)
 
     def set_prior(self, posterior: BernoulliPosterior | None) -> None:
         """λ₀ from now on; None is the uniform prior. λ stays; parameters added later have the constructor's prior."""
@@ -318,16 +275,9 @@ class BayesBiNN(BinaryOptimizer):
             state_dict = {**state_dict, "param_groups": groups}
         super().load_state_dict(state_dict)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_slopes": {}, "_temperatures": {}}  # a copy has other parameters
 
-    def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
-        natural: Tensor = state["natural"]
-        return natural
-
-
-# From the warning up to the line that calls BayesBiNN: here, torch's constructor, the contract's, our own.
-_OUTSIDE = 5
+# From the warning to the line that calls BayesBiNN: here, and the constructors of torch, contract, bernoulli, our own.
+_OUTSIDE = 6
 
 
 def _completed(defaults: Group, given: Group) -> Group:

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from bayesbinn import kernels
-from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State
+from bayesbinn.methods.bernoulli import BernoulliOptimizer
+from bayesbinn.methods.contract import Group, Members, Sample, State
 from bayesbinn.methods.gradients import ROOM
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require
 
 
 @register
-class BiMU(BinaryOptimizer):
+class BiMU(BernoulliOptimizer):
     r"""A Bernoulli distribution over every weight, learned from a stream with a memory of bounded length.
 
     Cottart et al., "Active Continual Learning with Metaplastic Binary Bayesian Neural Networks"
@@ -77,8 +78,6 @@ class BiMU(BinaryOptimizer):
         seed: int | None = None,
     ) -> None:
         self._strength = initial_strength
-        self._slopes: dict[int, Tensor] = {}
-        self._temperatures: dict[int, float] = {}
         require({"initial_strength": initial_strength}, "initial_strength", above=0)
         defaults = {
             "lr": lr,
@@ -99,54 +98,23 @@ class BiMU(BinaryOptimizer):
         require(group, "temperature", least=1e-6)
 
     def _start(self, parameter: Tensor, name: str, group: Group) -> State:
-        natural = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
-        key = kernels.noise_key(self._counters.seed, "init", name)
-        kernels.write_hard_sample([natural], [natural], [key], 0)  # λ = 0 is a fair coin
-        return {"natural": natural.mul_(self._strength)}
+        return {"natural": self._fair_coins(parameter, name).mul_(self._strength)}
 
-    def _relax(self, members: Members, draw: int) -> None:
-        temperature = members.group["temperature"]
-        keys, slopes = self._keys(members, "train"), self._slopes_of(members)
-        kernels.write_training_sample(
-            members.parameters, members.state("natural"), slopes, keys, draw, temperature, False
-        )
-        self._temperatures[id(members.group)] = temperature
-
-    def _slopes_of(self, members: Members) -> list[Tensor]:
-        """Buffers for 1 − w² of the last sample, written anew by every sample."""
-        for parameter, natural in zip(members.parameters, members.state("natural"), strict=True):
-            kept = self._slopes.get(id(parameter))
-            if kept is None or kept.device != natural.device:
-                self._slopes[id(parameter)] = torch.empty_like(natural)
-        return [self._slopes[id(parameter)] for parameter in members.parameters]
-
-    def _harden(self, members: Members) -> None:
-        kernels.write_sign(members.parameters, members.state("natural"))
-
-    def _draw_hard(self, members: Members, draw: int) -> None:
-        keys = self._keys(members, "evaluate")
-        kernels.write_hard_sample(members.parameters, members.state("natural"), keys, draw)
-
-    def _accumulate(self, members: Members, totals: list[Tensor], draw: int) -> None:
+    def _accumulate(self, members: Members, totals: list[Tensor], sample: Sample) -> None:
         gradients = [parameter.grad for parameter in members.parameters if parameter.grad is not None]
-        self._add_chained(members, totals, gradients)
+        kernels.accumulate_slope(totals, sample.slopes_of(members), gradients, sample.temperature)
 
-    def _add_chained(self, members: Members, totals: list[Tensor], gradients: list[Tensor]) -> None:
-        if totals:  # a group that was added after the sample has no members here, and no temperature
-            temperature = self._temperatures[id(members.group)]
-            kernels.accumulate_slope(totals, self._slopes_of(members), gradients, temperature)
-
-    def _gradient_limit(self, members: Members, draw: int | None) -> float:
+    def _gradient_limit(self, members: Members, sample: Sample | None) -> float:
         group = members.group
-        chained = 1.0 if draw is None else min(1.0, self._temperatures[id(group)])
+        chained = 1.0 if sample is None else min(1.0, sample.temperature)
         return ROOM * chained / float(group["gain"] * max(group["lr"], 4))
 
-    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         group, naturals = members.group, members.state("natural")
         totals = gradients
-        if draw is not None:
+        if sample is not None:
             totals = [torch.zeros_like(natural) for natural in naturals]
-            self._add_chained(members, totals, gradients)
+            kernels.accumulate_slope(totals, sample.slopes_of(members), gradients, sample.temperature)
         rule = kernels.BiMUSettings(
             lr=group["lr"],
             max_lr=group["max_lr"],
@@ -156,10 +124,4 @@ class BiMU(BinaryOptimizer):
             samples=samples,
         )
         kernels.bimu_update(members.parameters, naturals, totals, rule)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_slopes": {}, "_temperatures": {}}  # a copy has other parameters
-
-    def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
-        natural: Tensor = state["natural"]
-        return natural
+        self._moved(members)

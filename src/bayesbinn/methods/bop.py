@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesbinn import kernels
-from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State, mean_gradients
+from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, Sample, State, mean_gradients
 from bayesbinn.methods.gradients import ROOM
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require
@@ -59,7 +59,7 @@ class Bop(BinaryOptimizer):
         average = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
         return {"average": average}
 
-    def _harden(self, members: Members) -> None:
+    def _harden(self, members: Members, sample: Sample | None = None) -> None:
         # The weights are the state: binary already, except at construction and after loading a file.
         for parameter, state in zip(members.parameters, members.states, strict=True):
             positive = state.pop("positive", None)
@@ -74,10 +74,10 @@ class Bop(BinaryOptimizer):
         }
         return saved
 
-    def _gradient_limit(self, members: Members, draw: int | None) -> float:
+    def _gradient_limit(self, members: Members, sample: Sample | None) -> float:
         return ROOM / float(max(members.group["lr"], 1))  # at rates up to 1 the average is a mean
 
-    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         group = members.group
         gradients = mean_gradients(gradients, samples)
         kernels.bop_update(members.parameters, members.state("average"), gradients, group["lr"], group["threshold"])

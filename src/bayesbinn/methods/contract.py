@@ -15,25 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from bayesbinn import kernels, ranks
-from bayesbinn.binary import canonical_name
-from bayesbinn.errors import InvalidInput, InvalidUse, nearest
+from bayesbinn.errors import InvalidInput, InvalidUse
+from bayesbinn.methods import adoption, saving
 from bayesbinn.methods import gradients as checks
-from bayesbinn.methods.adoption import question_vectors
-from bayesbinn.methods.members import Counters, Group, Members, Samples, State
+from bayesbinn.methods.members import Counters, Group, Members, Sample, Samples, State
 from bayesbinn.posterior import BernoulliPosterior
 
-__all__ = ["BinaryOptimizer", "Group", "Members", "State", "mean_gradients"]
-
-# Refused by class name: importing them costs time, and FSDP shards a parameter behind our back.
-_SHARDED = {"DTensor", "FlatParameter"}
+__all__ = ["BinaryOptimizer", "Group", "Members", "Sample", "State", "mean_gradients"]
 
 
 class BinaryOptimizer(torch.optim.Optimizer):
@@ -70,7 +64,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         self._names: dict[Tensor, str] = {}
         self._samples = Samples()
         self._gathered: dict[int, Members] = {}
-        super().__init__(self._listed(params), defaults)
+        super().__init__(adoption.listed(type(self).__name__, params), defaults)
 
     @property
     def mc_samples(self) -> int:
@@ -91,29 +85,30 @@ class BinaryOptimizer(torch.optim.Optimizer):
         """The state of a new parameter; tensors in it are float32 and contiguous."""
         raise NotImplementedError
 
-    def _relax(self, members: Members, draw: int) -> None:
-        """Write the training weights of sample number `draw` into the parameters."""
+    def _relax(self, members: Members, draw: int) -> Sample:
+        """Write the training weights of sample number `draw` into the parameters, and say what `_update` must know."""
+        raise NotImplementedError  # but where the class says that it does not relax
 
-    def _harden(self, members: Members) -> None:
-        """Write the mode into the parameters."""
+    def _harden(self, members: Members, sample: Sample | None = None) -> None:
+        """Write the mode into the parameters, which hold `sample` if there is one."""
 
     def _draw_hard(self, members: Members, draw: int) -> None:
         """Write a ±1 sample for evaluation into the parameters. A point mass has nothing to draw."""
 
-    def _accumulate(self, members: Members, totals: list[Tensor], draw: int) -> None:
+    def _accumulate(self, members: Members, totals: list[Tensor], sample: Sample) -> None:
         """Add one sample's contribution to `totals`: the gradient itself, unless a method scales it."""
         for total, parameter in zip(totals, members.parameters, strict=True):
             total += _present(parameter.grad)
 
-    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         """Move the state of members that share a step count, which counts this step already.
 
-        `draw` names the one sample behind the gradients; None: they are totals over `samples`.
+        `sample` is the one behind the gradients; None: they are totals over `samples`.
         """
         raise NotImplementedError
 
-    def _gradient_limit(self, members: Members, draw: int | None) -> float:
-        """Gradients (or totals, where `draw` is None) up to here cannot make the state overflow.
+    def _gradient_limit(self, members: Members, sample: Sample | None) -> float:
+        """Gradients (or totals, where there is no one `sample`) up to here cannot make the state overflow.
 
         It may be cautious: a step with a larger one is made, and taken back if it did overflow.
         """
@@ -131,27 +126,11 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     # ---- construction ----------------------------------------------------------------------
 
-    def _listed(self, params: Any) -> list[Any]:
-        label = type(self).__name__
-        if isinstance(params, Tensor):
-            raise InvalidInput(f"{label} got one tensor; pass an iterable of parameters or of (name, parameter)")
-        listed = list(params)
-        if not any(entry["params"] if isinstance(entry, dict) else True for entry in listed):
-            raise InvalidInput(f"{label} got no parameters; pass the first list of bb.split_parameters(model)")
-        return [
-            {**entry, "params": [entry["params"]] if isinstance(entry["params"], Tensor) else list(entry["params"])}
-            if isinstance(entry, dict)
-            else entry
-            for entry in listed
-        ]
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with settings of their own; refused by name if they cannot be trained."""
-        allowed = {*self.defaults, "params", "param_names", "initial_lr"}
-        for key in sorted(param_group.keys() - allowed):
-            raise InvalidInput(f"{type(self).__name__} has no setting {key!r}.{nearest(key, allowed)}")
+        adoption.refuse_unknown_settings(type(self).__name__, param_group, self.defaults)
         param_group = {**param_group, "params": list(param_group["params"])}
-        self._check_owned_once(param_group["params"])
+        adoption.refuse_owned_twice(param_group["params"], self._names)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -165,29 +144,11 @@ class BinaryOptimizer(torch.optim.Optimizer):
                 self.state.pop(parameter, None)
             raise
 
-    def _check_owned_once(self, entries: list[Any]) -> None:
-        seen: dict[Tensor, str] = dict(self._names)
-        for index, entry in enumerate(entries):
-            name, parameter = entry if isinstance(entry, tuple) else (f"#{index}", entry)
-            if not isinstance(parameter, Tensor):
-                raise InvalidInput(f"{name!r} is a {type(parameter).__name__}, not a parameter")
-            if parameter in seen:
-                raise InvalidInput(f"{name!r} and {seen[parameter]!r} are the same parameter; pass it once")
-            seen[parameter] = name
-
     def _adopt(self, group: Group) -> None:
         """Check, name and start the parameters of a new group, and leave the mode in them."""
-        first = len(self._names)
-        names = group.get("param_names") or [str(first + i) for i in range(len(group["params"]))]
-        taken = set(self._names.values())
-        for parameter, name in zip(group["params"], map(canonical_name, names), strict=True):
-            if name in taken:
-                raise InvalidInput(f"two parameters are called {name!r}; names must be unique")
-            _check_trainable(name, parameter)
-            taken.add(name)
-            self._names[parameter] = name
+        self._names |= adoption.named(group, self._names)
         if self.binary:
-            question_vectors(type(self).__name__, self._names, group["params"])
+            adoption.question_vectors(type(self).__name__, self._names, group["params"])
         for parameter in group["params"]:
             state = self._start(parameter, self._names[parameter], group)
             for key in sorted(state):
@@ -244,7 +205,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         """
         if self._samples.inside is not None:
             raise InvalidUse(f"sampled_params(train={train}) inside another sampled_params block; leave that one first")
-        entered: list[Members] = []
+        entered: list[tuple[Members, Sample | None]] = []
         active = list(self._active())
         before = [members.versions() for members in active]
         if train:
@@ -256,16 +217,23 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._counters.evaluation_draws += 1
         self._samples.inside = "train" if train else "evaluation"
         try:
-            for members in active if self.relaxes or not train else ():
-                entered.append(members)
-                (self._relax if train else self._draw_hard)(members, draw)
+            samples: list[Sample] = []
+            for members in active:
+                if not train:
+                    entered.append((members, None))
+                    self._draw_hard(members, draw)
+                elif self.relaxes:
+                    entered.append((members, None))  # should it fail half-way
+                    samples.append(self._relax(members, draw))
+                    entered[-1] = members, samples[-1]
+                else:
+                    samples.append(Sample(members.parameters, draw))
             with self._intercepted(draw) if train else nullcontext():
                 yield
             if train:
                 self._counters.draws += 1
                 self._samples.count += 1
-                self._samples.pending = draw
-                self._samples.drawn = frozenset(id(p) for members in active for p in members.parameters)
+                self._samples.pending = samples
         except BaseException:
             if train:
                 self._clear_gradients()
@@ -273,19 +241,20 @@ class BinaryOptimizer(torch.optim.Optimizer):
         finally:
             self._samples.inside = None
             if not entered and before != [members.versions() for members in active]:
-                entered = active  # the weights were the mode, and somebody wrote into them
+                # The weights were the mode, and somebody wrote into them.
+                entered = [(members, None) for members in active]
             self._restore(entered)
             # A graph that was recorded with the sample must not be used after it is gone. Writing the mode
             # says so to autograd; without a write we have to.
             if not entered:
                 torch.autograd.graph.increment_version([p for members in active for p in members.parameters])
 
-    def _restore(self, entered: list[Members]) -> None:
+    def _restore(self, entered: list[tuple[Members, Sample | None]]) -> None:
         """Bring the mode back in every group, whatever happens in one of them."""
         failure: BaseException | None = None
-        for members in entered:
+        for members, sample in entered:
             try:
-                self._harden(members)
+                self._harden(members, sample)
             except BaseException as error:
                 failure = error
                 self._harden(members)
@@ -316,24 +285,26 @@ class BinaryOptimizer(torch.optim.Optimizer):
         with self._clearing_samples():
             self._fold(self._samples.pending)
 
-    def _fold(self, draw: int) -> None:
+    def _fold(self, pending: list[Sample]) -> None:
         self._samples.pending = None
-        for members in self._with_gradient():
+        for members, sample in self._with_gradient(pending):
             for parameter, name in zip(members.parameters, members.names, strict=True):
                 checks.refuse_unusable(name, _present(parameter.grad))
                 if parameter not in self._samples.totals:
                     self._samples.totals[parameter] = torch.zeros(
                         parameter.shape, dtype=torch.float32, device=parameter.device
                     )
-            self._accumulate(members, [self._samples.totals[p] for p in members.parameters], draw)
+            self._accumulate(members, [self._samples.totals[p] for p in members.parameters], sample)
 
-    def _with_gradient(self) -> Iterator[Members]:
-        for group in self.param_groups:
-            yield self._members(group, [p for p in group["params"] if self._has_gradient(p)])
+    def _with_gradient(self, pending: list[Sample]) -> Iterator[tuple[Members, Sample]]:
+        """The members with a gradient of the pending sample; a parameter adopted or unfrozen since has none of it.
 
-    def _has_gradient(self, parameter: Tensor) -> bool:
-        """Whether there is a gradient of the pending sample; a parameter adopted or unfrozen since has none of it."""
-        return parameter.grad is not None and parameter.requires_grad and id(parameter) in self._samples.drawn
+        A group that was added since has no sample.
+        """
+        for group, sample in zip(self.param_groups, pending, strict=False):
+            moved = [p for p in sample.parameters if p.grad is not None and p.requires_grad]
+            if moved:
+                yield self._members(group, moved), sample
 
     # ---- stepping --------------------------------------------------------------------------
 
@@ -368,20 +339,20 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def _move(self) -> None:
         """Update the state from the samples at hand. All gradients are checked before anything changes."""
-        draw, samples = self._samples.pending, self._samples.count
+        pending, samples = self._samples.pending, self._samples.count
         if samples > 1 or self._reduces_itself():
             self._fold_pending()
             self._average_over_ranks()
-            draw = None
-        batches = self._ready(draw)
+            pending = None
+        batches = list(self._ready(pending))
         number = self._counters.steps + 1
-        limits = [self._gradient_limit(members, draw) for members, _ in batches]
+        limits = [self._gradient_limit(batch.members, batch.sample) for batch in batches]
         is_risky = checks.refuse_nonfinite(batches, limits, number)
         with checks.taken_back_on_overflow(batches, number) if is_risky else nullcontext():
-            for members, gradients in batches:
+            for members, gradients, sample in batches:
                 for state in members.states:
                     state["step"] += 1
-                self._update(members, gradients, draw, samples)
+                self._update(members, gradients, sample, samples)
         self._harden_the_rest(batches)
         self._counters.steps = number
 
@@ -390,9 +361,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
         Those without a gradient are written here. A frozen parameter is left alone.
         """
-        if sum(len(members.parameters) for members, _ in batches) == len(self._names):
+        if sum(len(batch.members.parameters) for batch in batches) == len(self._names):
             return
-        moved = {id(parameter) for members, _ in batches for parameter in members.parameters}
+        moved = {id(parameter) for batch in batches for parameter in batch.members.parameters}
         for group in self.param_groups:
             rest = [p for p in group["params"] if p.requires_grad and id(p) not in moved]
             if rest:
@@ -422,25 +393,27 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._samples.clear()
             raise
 
-    def _ready(self, draw: int | None) -> list[checks.Batch]:
+    def _ready(self, pending: list[Sample] | None) -> Iterator[checks.Batch]:
         """What to update: parameters with a gradient, or with a total if samples were summed up."""
         scale = getattr(self, "grad_scale", None)
-        batches = []
-        for group in self.param_groups:
-            if draw is None:
-                moved = [p for p in group["params"] if p in self._samples.totals and p.requires_grad]
-            else:
-                moved = [p for p in group["params"] if self._has_gradient(p)]
-            for members in self._members(group, moved).by_step() if moved else ():
-                gradients = [self._samples.totals[p] if draw is None else _present(p.grad) for p in members.parameters]
+        for whole, sample in self._with_total() if pending is None else self._with_gradient(pending):
+            for members in whole.by_step():
+                gradients = [
+                    self._samples.totals[p] if sample is None else _present(p.grad) for p in members.parameters
+                ]
                 for name, gradient in zip(members.names, gradients, strict=True):
                     checks.refuse_unusable(name, gradient)
                 # What is finite in float64 may not be in float32, in which the state is kept.
                 gradients = [g.float() if g.dtype is torch.float64 else g for g in gradients]
                 if scale is not None:
                     gradients = [g.to(torch.float32) / scale.to(g.device) for g in gradients]
-                batches.append((members, gradients))
-        return batches
+                yield checks.Batch(members, gradients, sample)
+
+    def _with_total(self) -> Iterator[tuple[Members, None]]:
+        for group in self.param_groups:
+            moved = [p for p in group["params"] if p in self._samples.totals and p.requires_grad]
+            if moved:
+                yield self._members(group, moved), None
 
     def _check_scaler_saw_all_samples(self, found_inf: Tensor | None) -> None:
         if found_inf is not None and self._samples.count > 1:
@@ -489,19 +462,15 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next step needs, as tensors and plain values."""
-        return {**super().state_dict(), "bayesbinn": {"method": self.name, **asdict(self._counters)}}
+        return {**super().state_dict(), saving.KEY: saving.header(self.name, self._counters)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume bit for bit; the model then holds the mode. Another method's state is refused."""
         if self._samples.inside is not None:
             raise InvalidUse("load_state_dict inside a sampled_params block; call it after the block")
-        extra = state_dict.get("bayesbinn")
-        if not isinstance(extra, dict) or extra.get("method") != self.name:
-            kind = (
-                f"method {extra['method']!r}" if isinstance(extra, dict) and "method" in extra else "another optimizer"
-            )
-            raise InvalidInput(f"this is the state of {kind}; {type(self).__name__} loads the state of {self.name!r}")
-        saved = self._matched(state_dict)
+        counters = saving.counters_of(state_dict, self.name, type(self).__name__)
+        shapes = {parameter: saving.shapes_of(self.state[parameter]) for parameter in self._names}
+        saved = saving.matched(state_dict, self.param_groups, self._names, shapes, self.consolidated)
         settings = dict(self.defaults)
         super().load_state_dict(state_dict)
         self.defaults = settings  # without the flag that torch adds when it loads
@@ -509,52 +478,17 @@ class BinaryOptimizer(torch.optim.Optimizer):
             for key, default in self.defaults.items():
                 group.setdefault(key, default)  # a setting that is younger than the saved state
         for parameter, state in saved.items():
-            # The base class casts to the parameter's dtype; λ stays float32 under bfloat16 weights.
-            self.state[parameter] = {
-                key: _kept(value, parameter.device) if isinstance(value, Tensor) else value
-                for key, value in state.items()
-            }
-        self._counters = Counters(**{key: extra[key] for key in asdict(self._counters)})
+            self.state[parameter] = saving.kept(state, parameter.device)
+        self._counters = counters
         self._samples.clear()
         self._gathered.clear()
         for group in self.param_groups:
             self._harden(self._members(group, list(group["params"])))
 
-    def _matched(self, state_dict: dict[str, Any]) -> dict[Tensor, State]:
-        """The saved state by parameter, after its names and shapes were compared with ours."""
-        groups = state_dict["param_groups"]
-        sizes, saved_sizes = ([len(group["params"]) for group in side] for side in (self.param_groups, groups))
-        if sizes != saved_sizes:
-            raise InvalidInput(f"the state has groups of {saved_sizes} parameters, this optimizer {sizes}")
-        matched = {}
-        for group, saved in zip(self.param_groups, groups, strict=True):
-            names = saved.get("param_names") or [self._names[p] for p in group["params"]]
-            for parameter, index, name in zip(group["params"], saved["params"], names, strict=True):
-                own, state = self._names[parameter], state_dict["state"][index]
-                if canonical_name(name) != own and "param_names" in group:
-                    raise InvalidInput(f"the state is of a parameter {name!r} where this optimizer has {own!r}")
-                expected = {k: v.shape for k, v in self.state[parameter].items() if isinstance(v, Tensor)}
-                for key in self.consolidated:
-                    expected.pop(key, None)
-                    if key in state:
-                        expected[key] = parameter.shape
-                for key, shape in expected.items():
-                    if key not in state or state[key].shape != shape:
-                        found = tuple(state[key].shape) if key in state else "nothing"
-                        raise InvalidInput(f"state {key!r} of {own!r}: expected {tuple(shape)}, found {found}")
-                matched[parameter] = state
-        return matched
-
     def __getstate__(self) -> dict[str, Any]:
         torchs = ("_optimizer_", "_zero_grad", "_warned")
         own = {k: v for k, v in self.__dict__.items() if k.startswith("_") and not k.startswith(torchs)}
         return {**super().__getstate__(), **own, "_samples": Samples(), "_gathered": {}}
-
-
-def _kept(value: Tensor, device: torch.device) -> Tensor:
-    """A saved tensor as kernels need it: float32 (or bool), contiguous, our own."""
-    dtype = torch.float32 if value.is_floating_point() else value.dtype
-    return value.detach().to(device=device, dtype=dtype, copy=True).contiguous()
 
 
 def _present(gradient: Tensor | None) -> Tensor:
@@ -565,15 +499,3 @@ def _present(gradient: Tensor | None) -> Tensor:
 def mean_gradients(gradients: list[Tensor], samples: int) -> list[Tensor]:
     """Totals over several samples become means; the gradient of one sample is already one."""
     return gradients if samples == 1 else [gradient / samples for gradient in gradients]
-
-
-def _check_trainable(name: str, parameter: Tensor) -> None:
-    if isinstance(parameter, UninitializedTensorMixin):
-        raise InvalidInput(f"{name!r} is not initialised yet; run one batch through the model first")
-    if type(parameter).__name__ in _SHARDED:
-        raise InvalidInput(f"{name!r} is sharded ({type(parameter).__name__}); use DistributedDataParallel, not FSDP")
-    if not parameter.is_floating_point() or parameter.layout is not torch.strided:
-        raise InvalidInput(
-            f"{name!r} of shape {tuple(parameter.shape)} is {parameter.dtype}, {parameter.layout}; "
-            "dense float32, float64, bfloat16 or float16 is allowed"
-        )

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbinn import kernels, ranks
 from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient
-from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, mean_gradients
+from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, Sample, mean_gradients
 from bayesbinn.methods.float import FloatAdam
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require
@@ -88,7 +88,7 @@ class EWC(FloatAdam):
         if group["decay"] > 1:
             raise InvalidInput(f"decay={group['decay']}: it must be at most 1")
 
-    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         strength = members.group["strength"]
         tied = [
             gradient
@@ -102,7 +102,7 @@ class EWC(FloatAdam):
                 strict=True,
             )
         ]
-        super()._update(members, tied, draw, samples=1)
+        super()._update(members, tied, sample, samples=1)
 
     def consolidate(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """F ← decay·F + F_task, θ* ← θ: the task just learned is remembered from now on."""

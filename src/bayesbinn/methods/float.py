@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bayesbinn import kernels
 from bayesbinn.errors import InvalidUse
-from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State, mean_gradients
+from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, Sample, State, mean_gradients
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require, require_adam
 
@@ -54,7 +54,7 @@ class FloatAdam(BinaryOptimizer):
         moments = torch.zeros(2, *parameter.shape, dtype=torch.float32, device=parameter.device)
         return {"first": moments[0].clone(), "second": moments[1]}
 
-    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         group = members.group
         kernels.adam(
             members.parameters,

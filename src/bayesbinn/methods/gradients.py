@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesbinn import kernels
 from bayesbinn.errors import InvalidInput, NonFiniteGradient
-from bayesbinn.methods.members import Members
-
-Batch = tuple[Members, list[Tensor]]
+from bayesbinn.methods.members import Members, Sample
 
 LARGEST = float(torch.finfo(torch.float32).max)
 ROOM = 1e30
@@ -21,6 +19,15 @@ ROOM = 1e30
 SQUARABLE = 1e18
 """Gradients up to here can be squared, as Adam's second moment does. A moment is a mean, so it stays below too."""
 _REMEDY = "nothing was changed. Lower the learning rate, clip gradients or check the inputs"
+
+
+class Batch(NamedTuple):
+    """What one call of a method's update learns from."""
+
+    members: Members
+    gradients: list[Tensor]
+    sample: Sample | None
+    """The sample behind the gradients; None: they are totals over several samples."""
 
 
 def refuse_unusable(name: str, gradient: Tensor) -> None:
@@ -37,14 +44,14 @@ def refuse_nonfinite(batches: Sequence[Batch], limits: Sequence[float], step: in
     One sweep finds either, so that the limits cost nothing.
     """
     is_beyond = False
-    for (members, gradients), limit in zip(batches, limits, strict=True):
-        if kernels.first_beyond(gradients, limit) is None:
+    for batch, limit in zip(batches, limits, strict=True):
+        if kernels.first_beyond(batch.gradients, limit) is None:
             continue
         is_beyond = True
-        index = kernels.first_beyond(gradients, LARGEST)
+        index = kernels.first_beyond(batch.gradients, LARGEST)
         if index is not None:
             raise NonFiniteGradient(
-                f"the gradient of {members.names[index]!r} is NaN or infinite at step {step}; {_REMEDY}"
+                f"the gradient of {batch.members.names[index]!r} is NaN or infinite at step {step}; {_REMEDY}"
             )
     return is_beyond
 
@@ -52,17 +59,17 @@ def refuse_nonfinite(batches: Sequence[Batch], limits: Sequence[float], step: in
 @contextmanager
 def taken_back_on_overflow(batches: Sequence[Batch], step: int) -> Iterator[None]:
     """Let the block move the states; where a number in them is no longer finite, undo the block and raise."""
-    kept = [[_copy_of(state) for state in members.states] for members, _ in batches]
-    weights = [[parameter.detach().clone() for parameter in members.parameters] for members, _ in batches]
+    kept = [[_copy_of(state) for state in batch.members.states] for batch in batches]
+    weights = [[parameter.detach().clone() for parameter in batch.members.parameters] for batch in batches]
     yield
     overflowed = next(_overflows(batches), None)
     if overflowed is None:
         return
-    for (members, _), states, values in zip(batches, kept, weights, strict=True):
-        for state, old in zip(members.states, states, strict=True):
+    for batch, states, values in zip(batches, kept, weights, strict=True):
+        for state, old in zip(batch.members.states, states, strict=True):
             state.clear()
             state.update(old)
-        for parameter, value in zip(members.parameters, values, strict=True):
+        for parameter, value in zip(batch.members.parameters, values, strict=True):
             parameter.detach().copy_(value)
     name, gradient = overflowed
     raise NonFiniteGradient(
@@ -77,7 +84,7 @@ def _copy_of(state: dict[str, Any]) -> dict[str, Any]:
 
 def _overflows(batches: Sequence[Batch]) -> Iterator[tuple[str, Tensor]]:
     """Names and gradients of the parameters whose state, or which themselves, are not finite."""
-    for members, gradients in batches:
+    for members, gradients, _ in batches:
         for parameter, name, state, gradient in zip(
             members.parameters, members.names, members.states, gradients, strict=True
         ):

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from bayesbinn import kernels, ranks
 from bayesbinn.errors import InvalidInput, InvalidUse
-from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State, mean_gradients
+from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, Sample, State, mean_gradients
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require, require_adam
 
@@ -113,8 +113,9 @@ class LRNet(BinaryOptimizer):
         theta = torch.logit((1 + mean) / 2, eps=0.05)  # clips p to [0.05, 0.95]
         return {"theta": theta, "first": torch.zeros_like(theta), "second": torch.zeros_like(theta)}
 
-    def _relax(self, members: Members, draw: int) -> None:
+    def _relax(self, members: Members, draw: int) -> Sample:
         kernels.write_tanh(members.parameters, members.state("theta"), 0.5)
+        return Sample(members.parameters, draw)
 
     def _intercepted(self, draw: int) -> AbstractContextManager[Any]:
         owned = {
@@ -124,14 +125,14 @@ class LRNet(BinaryOptimizer):
         }
         return LocalReparameterization(owned, self._counters.seed, draw)
 
-    def _harden(self, members: Members) -> None:
+    def _harden(self, members: Members, sample: Sample | None = None) -> None:
         kernels.write_sign(members.parameters, members.state("theta"))
 
     def _draw_hard(self, members: Members, draw: int) -> None:
         naturals = [theta / 2 for theta in members.state("theta")]
         kernels.write_hard_sample(members.parameters, naturals, self._keys(members, "evaluate"), draw)
 
-    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         group = members.group
         thetas = members.state("theta")
         kernels.adam(

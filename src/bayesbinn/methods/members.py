@@ -1,9 +1,9 @@
-"""What the contract hands to a method: the parameters of one call with their states, and the counters."""
+"""What the contract hands to a method: the parameters of one call with their states, the sample, and the counters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,6 @@ class Members:
     devices: list[torch.device]
     mode_at: list[int] | None = None
     """Versions of the parameters when the mode was last written into them: while they last, it is still there."""
-    sampled: tuple[list[int], float] | None = None
-    """Likewise for the training sample, and its temperature."""
 
     def state(self, key: str) -> list[Any]:
         return [state.get(key) for state in self.states]
@@ -61,6 +59,29 @@ class Members:
         ]
 
 
+class Sample(NamedTuple):
+    """One training sample of a group, from `_relax`, which writes it, to `_update`, which learns from its gradient."""
+
+    parameters: list[Tensor]
+    """Those that hold it; no other gradient belongs to it."""
+    draw: int
+    """Which numbers of the noise stream it was made of."""
+    temperature: float = 0.0
+    """τ, the sample's own: the group's may be changed before the step."""
+    slopes: list[Tensor] | None = None
+    """1 − w² of each parameter, where a method keeps them. The next sample overwrites them."""
+    versions: list[int] | None = None
+    """`Members.versions` once it was written: while they last, the parameters hold it."""
+
+    def slopes_of(self, members: Members) -> list[Tensor]:
+        """The slopes of some of its parameters."""
+        assert self.slopes is not None
+        if members.parameters is self.parameters:
+            return self.slopes
+        found = {id(parameter): slope for parameter, slope in zip(self.parameters, self.slopes, strict=True)}
+        return [found[id(parameter)] for parameter in members.parameters]
+
+
 @dataclass
 class Counters:
     """Where the noise streams are, and how many steps were made."""
@@ -82,10 +103,8 @@ class Samples:
     inside: str | None = None
     """Which kind of block the program is in: "train", "evaluation" or none."""
     count: int = 0
-    pending: int | None = None
-    """The draw whose gradients are in ``p.grad``."""
-    drawn: frozenset[int] = frozenset()
-    """The parameters, by id, that took part in the pending draw: no other gradient belongs to it."""
+    pending: list[Sample] | None = None
+    """The sample whose gradients are in ``p.grad``: one for each group that there was."""
     totals: dict[Tensor, Tensor] = field(default_factory=dict)
     """Contributions of earlier samples, by parameter."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesbinn import kernels
 from bayesbinn.errors import InvalidInput
-from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State, mean_gradients
+from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, Sample, State, mean_gradients
 from bayesbinn.methods.gradients import SQUARABLE
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require, require_adam
@@ -23,7 +23,7 @@ class PMF(BinaryOptimizer):
     .. code-block:: text
 
         w = tanh(β(ũ₊ − ũ₋)/2)               the soft weight, u = softmax(β·ũ), w = u₊ − u₋
-        g₋, g₊ from ∂ℓ/∂w                    see `kernels.twin.pmf_logit_gradients`
+        g₋, g₊ from ∂ℓ/∂w                    see `kernels.reference.pmf_logit_gradients`
         ũ ← ũ − Adam(g)
         β ← min(ρ·β, β_max)                  every `beta_interval` steps, the first included
 
@@ -99,11 +99,12 @@ class PMF(BinaryOptimizer):
         exponent = min(growths * math.log(group["beta_growth"]), math.log(group["beta_max"]))
         return math.exp(exponent)
 
-    def _relax(self, members: Members, draw: int) -> None:
+    def _relax(self, members: Members, draw: int) -> Sample:
         for part in members.by_step():
             kernels.write_pmf_weights(part.parameters, part.state("logits"), self._beta(part.group, part.step))
+        return Sample(members.parameters, draw)
 
-    def _harden(self, members: Members) -> None:
+    def _harden(self, members: Members, sample: Sample | None = None) -> None:
         kernels.write_pmf_sign(members.parameters, members.state("logits"))
 
     def _draw_hard(self, members: Members, draw: int) -> None:
@@ -113,11 +114,11 @@ class PMF(BinaryOptimizer):
         ]
         kernels.write_hard_sample(members.parameters, naturals, self._keys(members, "evaluate"), draw)
 
-    def _gradient_limit(self, members: Members, draw: int | None) -> float:
+    def _gradient_limit(self, members: Members, sample: Sample | None) -> float:
         """A logit's gradient is at most 9/8·β·|∂ℓ/∂w|, and Adam squares it."""
         return SQUARABLE / (1.125 * self._beta(members.group, members.step))
 
-    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         group = members.group
         kernels.pmf_update(
             members.parameters,

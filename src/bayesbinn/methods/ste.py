@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesbinn import kernels
-from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, State, mean_gradients
+from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, Sample, State, mean_gradients
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require, require_adam
 
@@ -60,10 +60,10 @@ class STEAdam(BinaryOptimizer):
         latent = parameter.detach().to(torch.float32, copy=True).contiguous().clamp_(-group["clip"], group["clip"])
         return {"latent": latent, "first": torch.zeros_like(latent), "second": torch.zeros_like(latent)}
 
-    def _harden(self, members: Members) -> None:
+    def _harden(self, members: Members, sample: Sample | None = None) -> None:
         kernels.write_sign(members.parameters, members.state("latent"))
 
-    def _update(self, members: Members, gradients: list[Tensor], draw: int | None, samples: int) -> None:
+    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         group = members.group
         kernels.ste_update(
             members.parameters,

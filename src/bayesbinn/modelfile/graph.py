@@ -76,6 +76,12 @@ class Operation:
     tensors: tuple[str, ...]
     """All are optional but "weight", and scale and shift of `affine`."""
     shape: Callable[[Mapping[str, Any], list[Shape]], Shape]
+    channels: int | None = None
+    """The axis of an example's result that a scale and a shift can run along; None: it takes neither."""
+    elementwise: bool = False
+    """Whether each number of the result depends only on the same place of its inputs."""
+    onnx: str = ""
+    """The standard operator of ONNX that does the same; empty: the export has its own code."""
 
 
 # ---- settings: what a number must look like ---------------------------------------------------------
@@ -235,25 +241,26 @@ _WEIGHTED = ("weight", "scale", "shift")
 _WINDOW = {"kernel": _pair, "stride": _pair, "padding": _gaps, "ceil": _flag}
 
 OPERATIONS: Mapping[str, Operation] = {
-    "linear": Operation(1, {"shape": _shape_of_rank(2)}, _WEIGHTED, _linear),
+    "linear": Operation(1, {"shape": _shape_of_rank(2)}, _WEIGHTED, _linear, channels=-1),
     "conv2d": Operation(
         1,
         {"shape": _shape_of_rank(4), "stride": _pair, "padding": _borders, "dilation": _pair, "groups": _groups},
         _WEIGHTED,
         _conv2d,
+        channels=0,
     ),
-    "affine": Operation(1, {}, ("scale", "shift"), _same),
-    "relu": Operation(1, {}, (), _same),
-    "tanh": Operation(1, {}, (), _same),
-    "sigmoid": Operation(1, {}, (), _same),
-    "hardtanh": Operation(1, {"min": _number, "max": _number}, (), _same),
+    "affine": Operation(1, {}, ("scale", "shift"), _same, channels=0),
+    "relu": Operation(1, {}, (), _same, elementwise=True, onnx="Relu"),
+    "tanh": Operation(1, {}, (), _same, elementwise=True, onnx="Tanh"),
+    "sigmoid": Operation(1, {}, (), _same, elementwise=True, onnx="Sigmoid"),
+    "hardtanh": Operation(1, {"min": _number, "max": _number}, (), _same, elementwise=True),
     "softmax": Operation(1, {"axis": _axis}, (), _softmax),
-    "max_pool2d": Operation(1, {**_WINDOW, "dilation": _pair}, (), _pool),
-    "avg_pool2d": Operation(1, {**_WINDOW, "count_padding": _flag}, (), _pool),
-    "adaptive_max_pool2d": Operation(1, {"size": _pair}, (), _adaptive),
-    "adaptive_avg_pool2d": Operation(1, {"size": _pair}, (), _adaptive),
+    "max_pool2d": Operation(1, {**_WINDOW, "dilation": _pair}, (), _pool, channels=0),
+    "avg_pool2d": Operation(1, {**_WINDOW, "count_padding": _flag}, (), _pool, channels=0),
+    "adaptive_max_pool2d": Operation(1, {"size": _pair}, (), _adaptive, channels=0),
+    "adaptive_avg_pool2d": Operation(1, {"size": _pair}, (), _adaptive, channels=0),
     "reshape": Operation(1, {"shape": _shape_of_rank(None)}, (), _reshape),
-    "add": Operation(2, {}, (), _add),
+    "add": Operation(2, {}, (), _add, elementwise=True, onnx="Add"),
     "concat": Operation(None, {"axis": _axis}, (), _concat),
 }
 
@@ -345,9 +352,10 @@ def _check_tensors(
 
 
 def channels_of(op: str, shape: Shape) -> int:
-    """How many scales and shifts an operation with this output shape has: the last axis of a linear layer's
-    output, the first of any other's."""
-    return shape[-1] if op == "linear" else shape[0]
+    """How many scales and shifts an operation with this output shape has."""
+    axis = OPERATIONS[op].channels
+    assert axis is not None, f"{op} takes no scale and no shift"
+    return shape[axis]
 
 
 def own_per_network(stored: Stored, op: str, role: str) -> bool:

@@ -19,8 +19,8 @@ from bayesbinn.modelfile.container import ModelFile
 from bayesbinn.modelfile.graph import Graph, Node, Task
 from bayesbinn.packing.trace import Captured, capture
 from bayesbinn.posterior import BernoulliPosterior, LogitScale, Weights
+from bayesbinn.prediction.ensemble import Ensemble
 from bayesbinn.prediction.functional import PureNetwork, evaluating
-from bayesbinn.prediction.predicting import calibration_of
 from bayesbinn.runtime import reference
 
 if TYPE_CHECKING:
@@ -88,29 +88,19 @@ def pack(
     >>> [node.op for node in packed.graph.nodes], packed.tensors["0.weight"].tolist()
     (['linear'], [[255], [255], [255]])
     """
-    _check_arguments(posterior, samples, task, target, real)
-    network = PureNetwork(model)
+    _check_arguments(task, target, real)
+    ensemble = Ensemble(model, posterior, samples, seed, statistics)
+    network = ensemble.network
     if posterior is not None:
-        posterior.targets(network.model)
         posterior.warn_if_saturated(samples)
-    if statistics is not None:
-        statistics.check(network.model, posterior, samples, seed)
-
-    def given(index: int) -> Weights:
-        """The tensors in which a network differs from the model, as `predict` has them."""
-        drawn = {} if posterior is None else posterior.draw(seed, index) if samples else posterior.mode()
-        return drawn if statistics is None else {**drawn, **statistics.buffers(index)}
-
     with evaluating(model):
         captured, example = capture(model, example_input)
-        count = max(samples, 1)
-        packed = _assembled(captured, [_arrays(captured, given(index)) for index in range(count)])
-        used = calibration_of(posterior, calibration) if task == "classification" else LogitScale()
-        scale, shift = used.of(samples)
+        packed = _assembled(captured, [_arrays(captured, ensemble.tensors(index)) for index in range(len(ensemble))])
+        scale, shift = ensemble.calibration(calibration) if task == "classification" else LogitScale().of(samples)
         graph = replace(packed.graph, task=task, logit_scale=scale, classes=tuple(classes), features=tuple(features))
         packed = ModelFile(graph, packed.tensors)
         if verify:
-            _verify(packed, network, example[:2], {index: given(index) for index in {0, count - 1}})
+            _verify(packed, network, example[:2], {index: ensemble.tensors(index) for index in {0, len(ensemble) - 1}})
     if shift:
         packed = with_shift(packed, shift)
     if normalisation is not None:
@@ -128,13 +118,7 @@ def pack(
     return packed
 
 
-def _check_arguments(
-    posterior: BernoulliPosterior | None, samples: int, task: str, target: tuple[float, float] | None, real: str
-) -> None:
-    if samples < 0:
-        raise InvalidInput(f"samples={samples}: it must be 0 (the mode) or more")
-    if posterior is None and samples:
-        raise InvalidInput(f"samples={samples} without a posterior: pass one, or samples=0 for the weights as they are")
+def _check_arguments(task: str, target: tuple[float, float] | None, real: str) -> None:
     if task not in ("classification", "regression"):
         raise InvalidInput(f"task={task!r}: it must be 'classification' or 'regression'")
     if target is not None and task != "regression":

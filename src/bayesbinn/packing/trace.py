@@ -20,7 +20,8 @@ from torch import Tensor, fx, nn
 
 from bayesbinn.binary import canonical_name
 from bayesbinn.errors import InvalidInput
-from bayesbinn.modelfile.graph import Node, Shape
+from bayesbinn.modelfile.fusion import affine_hosts, composed
+from bayesbinn.modelfile.graph import OPERATIONS, Node, Shape
 from bayesbinn.packing.operators import FUNCTIONS, METHODS, MODULES, Call, Constant, Lookup, Made, Step, Value
 from bayesbinn.prediction.functional import unwrapped
 
@@ -229,20 +230,10 @@ class _Lookup:
 
 def _tensors(made: Made, lookup: Lookup) -> dict[str, Tensor]:
     found = {} if made.weight is None else {"weight": lookup(made.weight.source)}
-    scale: Tensor | None = None
-    shift: Tensor | None = None
-    for step in made.steps:  # (x·scale + shift)·g + h, in float64
-        g, h = step(lookup)
-        if g is not None:
-            scale = g if scale is None else scale * g
-            shift = None if shift is None else shift * g
-        if h is not None:
-            shift = h if shift is None else shift + h
-    if scale is not None:
-        found["scale"] = scale
-    if shift is not None:
-        found["shift"] = shift
-    return found
+    affine: tuple[Any, Any] = (None, None)
+    for step in made.steps:
+        affine = composed(affine, step(lookup))  # in float64
+    return {**found, **{role: each for role, each in zip(("scale", "shift"), affine, strict=True) if each is not None}}
 
 
 # ---- translation -------------------------------------------------------------------------------------
@@ -361,17 +352,15 @@ def _check_output(root: _Root, node: fx.Node, values: Mapping[fx.Node, Value], l
 
 
 def _fused(layers: list[Layer]) -> tuple[Layer, ...]:
-    """Every scale and shift joins the layer before it, if nobody else uses that layer's value."""
-    users = [0] * (len(layers) + 1)
-    for layer in layers:
-        for index in layer.made.inputs:
-            users[index] += 1
+    """Every scale and shift joins the layer before it, if that one can store it and nobody else uses its value."""
+    hosts = affine_hosts([layer.made for layer in layers], [layer.axes for layer in layers])
     kept: list[Layer] = []
     number = [0]  # of each old value among the new ones
-    for layer in layers:
-        made = replace(layer.made, inputs=tuple(number[index] for index in layer.made.inputs))
-        before = made.inputs[0] - 1
-        if made.op == "affine" and users[layer.made.inputs[0]] == 1 and before >= 0 and _can_take(kept[before]):
+    for index, layer in enumerate(layers):
+        made = replace(layer.made, inputs=tuple(number[value] for value in layer.made.inputs))
+        host = hosts.get(index)
+        if host is not None and "scale" in OPERATIONS[layers[host].made.op].tensors:
+            before = number[host + 1] - 1
             steps: tuple[Step, ...] = (*kept[before].made.steps, *made.steps)
             kept[before] = replace(kept[before], made=replace(kept[before].made, steps=steps))
             number.append(before + 1)
@@ -379,8 +368,3 @@ def _fused(layers: list[Layer]) -> tuple[Layer, ...]:
             kept.append(replace(layer, made=made))
             number.append(len(kept))
     return tuple(kept)
-
-
-def _can_take(layer: Layer) -> bool:
-    """Whether a layer's own scale and shift are those of the first axis, as BatchNorm's are."""
-    return layer.made.op in ("conv2d", "affine") or (layer.made.op == "linear" and layer.axes == 1)

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, next to ours: ``bayesbinn reproduce NAME``."""
+"""Our versions of the paper's tables and figures: ``bayesbinn reproduce NAME``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIGURES: dict[str, tuple[str, Callable[[str, Budget, Path], Iterator[str]]]] = 
     "figure-functions": ("Sign, tanh and hysteresis: from real parameters to weights.", reproduce_functions),
     "figure-moons": ("Two moons: class probabilities by STE, the mode and the mean.", reproduce_moons),
     "figure-snelson": ("Snelson's regression: mean ± 2 std, mode and STE.", reproduce_snelson),
-    "figure-curves": ("Training curves over the authors' own.", reproduce_curves),
+    "figure-curves": ("Our training curves and the authors'.", reproduce_curves),
     "figure-posteriors": ("Permuted MNIST: the distribution over the weights after each task.", reproduce_posteriors),
     "figure-stream": ("A hundred tasks: the newest, all of them at the end, and the weights.", reproduce_stream),
     "table-schedules": ("MNIST against the length of the schedule, also beyond the paper.", reproduce_schedules),
@@ -40,11 +40,11 @@ TOY_SEEDS = 3
 _COMPARISONS: dict[str, tuple[str, Callable[[str, str | None, Budget, Path], Iterator[str]]]] = {
     "figure-continual": ("Permuted MNIST: accuracy on every task while later ones are learned.", reproduce_continual),
 }
-"""Figures whose methods can be chosen."""
+"""Figures that accept `--methods`."""
 
 NAMES: dict[str, str] = {name: (make.__doc__ or "").strip() for name, make in TABLES.items()}
 NAMES |= {name: title for name, (title, _) in [*_FIGURES.items(), *_COMPARISONS.items()]}
-"""What can be reproduced, with a line about each."""
+"""What can be reproduced, with a one-line description."""
 
 
 def reproduce(
@@ -62,17 +62,16 @@ def reproduce(
     workers: int = 1,
     scheduler: str | None = None,
 ) -> Iterator[str]:
-    """Reproduce a table or figure of the paper; yields a line of progress per run.
+    """Reproduce a table or figure of the paper; yields one line of progress per run.
 
-    Writes NAME.md, NAME.json, NAME.png and NAME.pdf into `out`. Runs are kept in `runs`: finished ones
-    are reused, interrupted ones resumed, missing ones run. A cell that cannot be run (its data are not
-    there) says so, and the rest goes on.
+    Writes NAME.md, NAME.json, NAME.png and NAME.pdf to `out`. Runs are kept in `runs`: finished ones are reused,
+    interrupted ones resumed, missing ones run. A cell that cannot be run (because its data are missing) says so, and
+    the rest continues.
 
     Args:
-        name: one of `NAMES`; ``"list"``; or ``"all"``, which draws everything that the repository shows again, from
-            the records in `runs` and with the budgets of ``evidence.toml``, and writes docs/reproduction.md beside the
-            folder of `out`.
-        seeds: seeds per cell, counted from the preset's.
+        name: one of `NAMES`; ``"list"``; or ``"all"``, which redraws everything in the repository from the records in
+            `runs`, with the budgets in ``evidence.toml``, and writes docs/reproduction.md next to the folder of `out`.
+        seeds: seeds per cell, starting at the preset's.
         epochs: epochs per run, with the schedule compressed; None: the paper's.
         methods: comma-separated methods of a table or of figure-continual; None: all of the paper's.
         width: width factor of the networks.
@@ -80,9 +79,9 @@ def reproduce(
         out: the folder of tables and figures.
         data_dir: the folder of the data sets.
         stop_after: stop every run after this epoch of the unchanged schedule.
-        train: whether to run what is missing; otherwise it is left out.
-        workers: how many missing runs of a table or of figure-curves to run at once.
-        scheduler: address of a Dask scheduler to run them on; the workers need the folder `runs` and the data.
+        train: whether to run what is missing; otherwise it is omitted.
+        workers: the number of missing runs of a table or of figure-curves to run at once.
+        scheduler: the address of a Dask scheduler to run them on; the workers need the folder `runs` and the data.
 
     >>> next(iter(reproduce("list")))
     'table-accuracy        Test accuracy of all optimizers on the three image sets.'
@@ -92,10 +91,10 @@ def reproduce(
     if name == "all":
         return _all(train, runs, out)
     if name not in NAMES:
-        raise InvalidInput(f"nothing is called {name!r}.{nearest(name, NAMES)} There are {', '.join(NAMES)}")
+        raise InvalidInput(f"there is no table or figure {name!r}.{nearest(name, NAMES)} Allowed: {', '.join(NAMES)}")
     if (workers > 1 or scheduler) and name not in (*TABLES, "figure-curves"):
         given = f"--scheduler {scheduler}" if scheduler else f"--workers {workers}"
-        raise InvalidInput(f"{given}: {name} trains one run after the other; leave it out")
+        raise InvalidInput(f"{given}: {name} trains one run after another; leave it out")
     budget = Budget(seeds, epochs, width, runs, data_dir, stop_after, train, workers, scheduler)
     if name in TABLES:
         return reproduce_table(name, TABLES[name](methods), budget, out)
@@ -108,7 +107,7 @@ def reproduce(
 
 def _all(train: bool, runs: Path, out: Path) -> Iterator[str]:
     if train:
-        raise InvalidInput("reproduce all draws from records: add --no-train; `make evidence` computes what is missing")
+        raise InvalidInput("reproduce all only reads records; add --no-train (`make evidence` computes missing ones)")
     for shown in {each.name: each for part in load_queue().parts for each in part.show}.values():
         try:
             yield from reproduce(shown.name, train=False, runs=runs, out=out, **shown.model_dump(exclude={"name"}))

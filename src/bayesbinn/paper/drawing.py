@@ -1,4 +1,4 @@
-"""The files of a table or figure: Markdown, numbers as JSON, and pictures fit for print."""
+"""Write the files of a table or figure: Markdown, numbers as JSON, and figures of print quality."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bayesbinn.files import make_folder, write_whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours: told apart by colour-blind readers and, in this order, by lightness in grey.
-BLACK, BLUE, ORANGE, SKY, GREY = "#000000", "#0072B2", "#E69F00", "#56B4E9", "#808080"
+# Okabe and Ito's colors: color-blind readers can distinguish them, and in this order they differ in gray as well.
+BLACK, BLUE, ORANGE, SKY, GRAY = "#000000", "#0072B2", "#E69F00", "#56B4E9", "#808080"
 
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -39,7 +39,7 @@ _STYLE: Any = {
 
 @contextmanager
 def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **options: Any) -> Iterator[Any]:
-    """A figure and its axes (always a 2-d array) in the common style; it is closed afterwards."""
+    """A figure and its axes (always a 2-d array) in the common style; the figure is closed afterwards."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -54,7 +54,7 @@ def new_figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **
 
 
 def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
-    """NAME.png and NAME.pdf; the same figure gives the same bytes."""
+    """Write NAME.png and NAME.pdf; the same figure gives the same bytes."""
     make_folder(out)
     paths = [out / f"{name}.png", out / f"{name}.pdf"]
     for path in paths:
@@ -66,7 +66,7 @@ def save_figure(figure: Figure, out: Path, name: str) -> list[Path]:
 
 
 def save_text(out: Path, name: str, markdown: str, numbers: dict[str, Any]) -> list[Path]:
-    """NAME.md and NAME.json."""
+    """Write NAME.md and NAME.json."""
     make_folder(out)
     paths = [out / f"{name}.md", out / f"{name}.json"]
     write_whole(paths[0], (markdown.rstrip() + "\n").encode())
@@ -91,7 +91,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def machine() -> dict[str, str]:
-    """What the numbers were made with."""
+    """The hardware and software that produced the numbers."""
     facts = describe()
     return {
         "Machine": f"{facts['processor']}, {facts['cores']} cores",

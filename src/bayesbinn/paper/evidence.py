@@ -1,8 +1,8 @@
-"""The queue of runs behind the repository's own tables: which experiments, with which budget, in which order.
+"""The queue of runs behind the repository's tables: which experiments, with which budget, in which order.
 
-``evidence.toml`` lists it. A part is a set of runs and the tables or figures that they fill in. `make evidence`
-works through the parts (``benchmarks/evidence.py``), and ``bayesbinn reproduce all --no-train`` draws every table
-and figure again from the records of the runs.
+It is defined in ``evidence.toml``. A part is a set of runs and the tables or figures that use them. `make evidence`
+runs the parts in order (``benchmarks/evidence.py``), and ``bayesbinn reproduce all --no-train`` redraws every table and
+figure from the records of the runs.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class Runs(_Section):
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Changes that all of them share, by dotted keys, as `--set` takes them."""
+    """Changes that apply to all runs, by dotted key, as for `--set`."""
     grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     stop_after: int | None = None
     """Stop after this epoch of the unchanged schedule."""
     name: str | None = None
-    """Stands for the preset in the names of the folders."""
+    """Replaces the preset's name in folder names."""
     candidate: bool = False
-    """Whether its settings, besides the width, may be chosen by their validation accuracy."""
+    """Whether its settings, apart from the width, may be chosen by their validation accuracy."""
     chosen: bool = False
-    """Take the settings of the part's best candidates, in addition to its own."""
+    """Use the settings of the part's best candidate in addition to its own."""
     epoch_seconds: Annotated[float, Field(gt=0)]
-    """A guess of the time per epoch on two quiet cores, used until one has been measured."""
+    """An estimate of the time per epoch on two idle cores, used until one has been measured."""
 
 
 class Shown(_Section):
-    """A table or figure with the budget that it is shown at."""
+    """A table or figure and its budget."""
 
     name: str
     seeds: int = 1
@@ -64,7 +64,7 @@ class Shown(_Section):
 
 
 class Part(_Section):
-    """Runs that belong together; they begin and end on one commit."""
+    """Runs that belong together; they start and end on the same commit."""
 
     name: str
     title: str
@@ -75,7 +75,7 @@ class Part(_Section):
 
 
 class Queue(_Section):
-    """All parts, in the order in which they are computed."""
+    """All parts, in order of computation."""
 
     parts: tuple[Part, ...]
 
@@ -86,29 +86,29 @@ class Planned(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
-    """Of its folder."""
+    """The name of its folder."""
     arguments: tuple[str, ...]
-    """Of `bayesbinn`, without --out."""
+    """The arguments of `bayesbinn`, without --out."""
     experiment: Experiment
     stop_after: int | None
     epoch_seconds: float
 
     @property
     def epochs(self) -> int:
-        """How many epochs it trains, over all tasks of a stream."""
+        """The number of epochs it trains, over all tasks of a stream."""
         epochs = self.experiment.training.epochs
         tasks = 1 if self.experiment.continual is None else self.experiment.continual.tasks
         return tasks * (epochs if self.stop_after is None else min(epochs, self.stop_after))
 
 
 def load_queue(path: Path | None = None) -> Queue:
-    """The queue of a TOML file; the repository's own by default."""
+    """Load the queue from a TOML file, by default the repository's."""
     where = str(path) if path else "evidence.toml"
     try:
         text = path.read_text() if path else files("bayesbinn.paper").joinpath("evidence.toml").read_text("utf-8")
         return Queue.model_validate(tomllib.loads(text))
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise InvalidFile(f"{where}: not a readable TOML file ({error})") from None
+        raise InvalidFile(f"{where}: cannot read the TOML file ({error})") from None
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))

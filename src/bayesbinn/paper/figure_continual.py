@@ -1,4 +1,4 @@
-"""Permuted MNIST: what is left of every task while later ones are learned, with and without a memory of it."""
+"""Permuted MNIST: the accuracy on each task while later ones are learned, with and without a memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VARIANTS = {
     "float": Variant("Full precision", f"{_PRESET}-float", Cell(_PRESET, "float")),
     "ewc": Variant("Full precision with EWC", f"{_PRESET}-ewc", Cell(_PRESET, "ewc")),
 }
-"""What the table compares, by the name that `--methods` takes."""
+"""What the table compares, by the names that `--methods` accepts."""
 
 DRAWN = ("bayesbinn", "no-prior", "memory")
 """The curves of the figure, unless `--methods` names others."""
@@ -62,13 +62,13 @@ _METRICS = {
 
 
 def reproduce_continual(name: str, methods: str | None, budget: Budget, out: Path) -> Iterator[str]:
-    """Check the arguments; then gather the runs, draw the curves and fill in the tables."""
+    """Check the arguments, then gather the runs, draw the curves and fill in the tables."""
     chosen = chosen_variants(methods)
     return _reproduce(name, chosen, DRAWN if methods is None else chosen, without_stopping(name, budget), out)
 
 
 def chosen_variants(methods: str | None) -> tuple[str, ...]:
-    """The keys of `VARIANTS` that `--methods` names, in their order.
+    """The keys of `VARIANTS` that `--methods` names, in the order of `VARIANTS`.
 
     >>> chosen_variants("ewc,ste")
     ('ste', 'ewc')
@@ -82,7 +82,7 @@ def chosen_variants(methods: str | None) -> tuple[str, ...]:
     for name in names:
         if name not in VARIANTS:
             raise InvalidInput(
-                f"--methods {methods}: no {name!r} in this figure.{nearest(name, VARIANTS)} There are {offered}"
+                f"--methods {methods}: no {name!r} in this figure.{nearest(name, VARIANTS)} Allowed: {offered}"
             )
     return tuple(key for key in VARIANTS if key in names)
 
@@ -110,7 +110,7 @@ def _reproduce(name: str, chosen: tuple[str, ...], drawn: tuple[str, ...], budge
 
 
 def measures(run: Learned, policy: str) -> dict[str, float | None]:
-    """The accuracy on each task after the last one, and what `bayesbinn.forgetting` makes of the whole matrix."""
+    """The accuracy on each task after the last one, and the metrics that `bayesbinn.forgetting` computes."""
     last = run.record.matrix(policy)[-1]
     found: dict[str, float | None] = {f"Task {task}": float(value) for task, value in enumerate(last, 1)}
     summary = run.record.summary()[policy]
@@ -118,7 +118,7 @@ def measures(run: Learned, policy: str) -> dict[str, float | None]:
 
 
 def curve(run: Learned, task: int) -> dict[int, float]:
-    """Accuracy on a task (from 1) by epoch of the whole stream, since its training began, by the first policy."""
+    """Accuracy on a task (counted from 1) per epoch of the stream, from the start of its training, first policy."""
     first = run.record.policies()[0]
     points = {
         (line["task"] - 1) * run.epochs + line["epoch"]: float(line["accuracy"][task - 1])
@@ -132,7 +132,7 @@ def curve(run: Learned, task: int) -> dict[int, float]:
 
 
 def mean_curve(runs: list[Learned], task: int) -> tuple[Array, Array]:
-    """The epochs that all runs have, and the accuracies there, [seeds, epochs]."""
+    """The epochs that all runs have in common, and their accuracies, [seeds, epochs]."""
     curves = [curve(run, task) for run in runs]
     shared = sorted(set.intersection(*map(set, curves))) if curves else []
     return np.array(shared, dtype=np.float64), np.array([[each[epoch] for epoch in shared] for each in curves])
@@ -213,21 +213,21 @@ def _notes(found: list[Gathered]) -> list[str]:
     policies = dict.fromkeys(policy for each in found for policy in each.policies())
     counts = ", ".join(sorted({str(samples(run)) for run in runs}, key=int)) or "the"
     return [
-        "Accuracy in percent on the test images, mean ± population standard deviation over seeds. Forgetting: what was "
-        "lost by the end of the accuracy just after a task was learned, and of its best since, averaged over all tasks "
-        "but the last. Backward transfer is the first of them with the other sign. Forward transfer: the accuracy on a "
-        "task just before it is learned, less that of the untrained network; only measured by the last policy, because "
-        "it needs no statistics of the task.",
+        "Accuracy in percent on the test images, mean ± population standard deviation over seeds. Forgetting: the loss "
+        "of accuracy by the end, since the task was learned and since its best, averaged over all tasks but the last. "
+        "Backward transfer is the first of these with the opposite sign. Forward transfer: the accuracy on a task just "
+        "before it is learned, minus that of the untrained network; measured only with the last policy, because that "
+        "policy needs no statistics of the task.",
         *(f"BatchNorm, {policy}: {POLICIES.get(policy, 'another policy')}." for policy in policies),
-        f"The accuracy of a method with a distribution over its weights is that of {counts} sampled networks, by the "
-        "mean of their probabilities; the authors average logits. The other methods have one network.",
-        "The curves are by the first policy. Their points inside a task come from the same networks packed, with "
-        "activations of 8 bits; those at the end of a task, and all numbers in the tables, are exact.",
-        "Saturated: the share of weights, after the last task, whose likelier sign has a probability of 0.99 or more.",
-        "The authors' rows: their code, run for this package with seed 1, the statistics of the last task and 100 "
-        "samples. The paper has this figure without numbers, over 5 seeds.",
+        f"The accuracy of a method with a distribution over its weights is that of {counts} sampled networks, from the "
+        "mean of their probabilities; the authors average logits. The other methods have a single network.",
+        "The curves use the first policy. Their points within a task come from the same networks in packed form, with "
+        "8-bit activations; those at the end of a task, and all numbers in the tables, are exact.",
+        "Saturated: the fraction of weights, after the last task, whose more likely sign has probability 0.99 or more.",
+        "The authors' rows: their code, run by us with seed 1, the statistics of the last task and 100 "
+        "samples. The paper shows this figure without numbers, over 5 seeds.",
         *([NOTE] if any(each.earlier for each in found) else []),
-        f"Epochs are per task, and the learning rate schedule starts anew with each; the paper has 100. {WALL_TIME}",
+        f"Epochs are per task, and the learning rate schedule restarts with each task; the paper uses 100. {WALL_TIME}",
     ]
 
 
@@ -235,7 +235,7 @@ def _notes(found: list[Gathered]) -> list[str]:
 
 
 def _draw(name: str, found: dict[str, Gathered], tasks: int, out: Path) -> list[Path]:
-    """A panel for each task, over the epochs of the whole stream."""
+    """One panel per task, over the epochs of the whole stream."""
     drawn = {key: each for key, each in found.items() if each.runs}
     epochs = max([run.epochs for each in drawn.values() for run in each.runs], default=CONTINUAL[0].epochs)
     with new_figure(tasks, 1, size=(6.75, 0.9 + 0.95 * tasks), sharex=True, sharey=True) as (figure, axes):
@@ -254,7 +254,7 @@ def _draw(name: str, found: dict[str, Gathered], tasks: int, out: Path) -> list[
         for task in range(1, tasks + 1):
             place = ((task - 0.5) / tasks, 1.06)
             axes[0, 0].annotate(f"training task {task}", place, xycoords="axes fraction", ha="center", fontsize=7)
-        axes[-1, 0].set_xlabel(f"epoch ({epochs} for each task)")
+        axes[-1, 0].set_xlabel(f"epoch ({epochs} per task)")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         if not handles:
             figure.suptitle("no finished run", fontsize=9)

@@ -1,6 +1,6 @@
-"""Our training curves over the authors' own, epoch by epoch.
+"""Our training curves and the authors', epoch by epoch.
 
-``authors_curves.csv.gz`` holds the accuracy of every epoch of the 15 BayesBiNN runs that the authors
+``authors_curves.csv.gz`` has the accuracy in every epoch of the 15 BayesBiNN runs that the authors
 published with their code (training_log.zip): seeds 1 to 5 on MNIST, 10 to 14 on CIFAR, 500 epochs, mode.
 """
 
@@ -63,7 +63,7 @@ def authors_curves() -> dict[tuple[str, str], Array]:
 
 
 def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
-    """Draw BayesBiNN's curves; a run that is there is shown as far as it has come."""
+    """Draw BayesBiNN's curves; unfinished runs are drawn up to their last epoch."""
     yield from train_ahead([Cell(name, "bayesbinn") for name in DATASETS], budget, accept_unfinished=True)
     outcomes = {}
     for dataset in DATASETS:
@@ -77,10 +77,10 @@ def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
     facts = made_on(out / f"{name}.json", any(shown), not all(shown))
     rows += machine_rows(len(head), facts)
     text = (
-        f"# BayesBiNN's training curves over the authors'\n\n{markdown_table(head, rows)}\n\n"
+        f"# BayesBiNN's training curves and the authors'\n\n{markdown_table(head, rows)}\n\n"
         "- Accuracy in percent, mean ± population standard deviation over seeds; the authors' over 5 seeds. Train: the "
-        "running accuracy of the epoch, with dropout, batch statistics and sampled weights. Others: mode.\n"
-        "- Schedule: epochs of the learning-rate schedule; epochs compare one to one when it is the authors' 500.\n"
+        "running accuracy during the epoch, with dropout, batch statistics and sampled weights. Others: mode.\n"
+        "- Schedule: epochs of the learning-rate schedule; with the authors' 500, epochs compare one to one.\n"
         "- The authors' numbers come from the training logs that they published with their code.\n"
         + (f"- {NOTE}\n" if any(outcome.earlier for outcome in outcomes.values()) else "")
     )
@@ -105,7 +105,7 @@ def _as_it_was(dataset: str, budget: Budget, path: Path) -> Outcome | None:
 
 
 def ours(outcome: Outcome, part: str) -> tuple[Array, Array]:
-    """Evaluated epochs that all our runs have, and the accuracy there, [seeds, epochs]."""
+    """The evaluated epochs that all our runs have in common, and their accuracies, [seeds, epochs]."""
     by_run = [
         {row["epoch"]: row[f"{part}_accuracy"] for row in run.rows if row.get(f"{part}_accuracy") is not None}
         for run in outcome.runs
@@ -176,23 +176,23 @@ def _draw(name: str, outcomes: dict[str, Outcome], out: Path) -> list[Path]:
 
 
 def _draw_part(axis: Any, part: str, theirs: Array, epochs: Array, values: Array) -> None:
-    colour, style, marker = _LOOKS[part]
+    color, style, marker = _LOOKS[part]
     reached = np.arange(1, theirs.shape[1] + 1)
-    axis.fill_between(reached, theirs.min(0), theirs.max(0), color=colour, alpha=0.15, linewidth=0)
-    axis.plot(reached, theirs.mean(0), style, color=colour, linewidth=0.8)
+    axis.fill_between(reached, theirs.min(0), theirs.max(0), color=color, alpha=0.15, linewidth=0)
+    axis.plot(reached, theirs.mean(0), style, color=color, linewidth=0.8)
     if len(epochs):
-        # Few epochs are shown as marks; of many, a tenth carries one.
+        # If there are many epochs, only every tenth has a marker.
         every = max(1, len(epochs) // 10)
         axis.plot(
-            epochs, values.mean(0), marker=marker, markevery=every, markersize=4, color=colour, markerfacecolor="white"
+            epochs, values.mean(0), marker=marker, markevery=every, markersize=4, color=color, markerfacecolor="white"
         )
 
 
 def _legend(axis: Any) -> tuple[list[Any], list[str]]:
-    """Authors' and our look of every part, whether or not we have runs."""
+    """The styles of the authors' and our curves, whether or not we have runs."""
     handles, labels = [], []
-    for part, (colour, style, marker) in _LOOKS.items():
-        handles += axis.plot([], [], style, color=colour, linewidth=0.8)
-        handles += axis.plot([], [], marker=marker, markersize=4, color=colour, markerfacecolor="white")
+    for part, (color, style, marker) in _LOOKS.items():
+        handles += axis.plot([], [], style, color=color, linewidth=0.8)
+        handles += axis.plot([], [], marker=marker, markersize=4, color=color, markerfacecolor="white")
         labels += [f"{part}, authors", f"{part}, ours"]
     return handles, labels

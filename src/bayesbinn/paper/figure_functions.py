@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bayesbinn.paper.drawing import (
     BLACK,
     BLUE,
-    GREY,
+    GRAY,
     ORANGE,
     markdown_table,
     new_figure,
@@ -40,7 +40,7 @@ def relaxed(real: Array, temperature: float, noise: Array | float = 0.0) -> Arra
 
 
 def hysteresis(real: Array, weight: Array, threshold: float) -> Array:
-    """Bop, the paper's "hyst2": a weight flips where |w_r| > γ and w_r has the other sign, and else stays.
+    """Bop, the paper's "hyst2": a weight flips if |w_r| > γ and w_r has the opposite sign; otherwise it stays.
 
     >>> hysteresis(np.array([0.4, 0.6, -0.6]), np.array([-1.0, -1.0, -1.0]), 0.5).tolist()
     [-1.0, 1.0, -1.0]
@@ -50,7 +50,7 @@ def hysteresis(real: Array, weight: Array, threshold: float) -> Array:
 
 
 def reproduce_functions(name: str, budget: Budget, out: Path) -> Iterator[str]:
-    """Draw the functions and tabulate them; nothing is trained."""
+    """Draw and tabulate the functions; nothing is trained."""
     real = np.linspace(-1.0, 1.0, 2001)
     with new_figure(1, 3, size=(6.75, 2.3), sharey=True) as (figure, axes):
         _draw_sign(axes[0, 0])
@@ -74,10 +74,10 @@ def reproduce_functions(name: str, budget: Budget, out: Path) -> Iterator[str]:
     text = (
         "# From real parameters to weights (the paper's Figure 1b)\n\n"
         f"{markdown_table(['w_r', *columns], rows)}\n\n"
-        f"- STE: sign. BayesBiNN: tanh((w_r + δ)/τ), here without noise (δ = 0): it becomes the sign as τ goes to 0. "
-        f"Bop: hysteresis with the threshold γ = {THRESHOLD:g}, in the paper's form; between −γ and γ a weight keeps "
+        f"- STE: sign. BayesBiNN: tanh((w_r + δ)/τ), here without noise (δ = 0); it approaches the sign as τ → 0. "
+        f"Bop: hysteresis with threshold γ = {THRESHOLD:g}, in the paper's form; between −γ and γ a weight keeps "
         "its sign.\n"
-        "- Nothing is trained for this figure: no epochs, seeds or wall time.\n"
+        "- Nothing is trained for this figure, so there are no epochs, seeds or wall time.\n"
     )
     numbers = {"w_r": list(_SHOWN), "threshold": THRESHOLD, **{key: v.tolist() for key, v in columns.items()}}
     yield written([*save_text(out, name, text, numbers), *paths])
@@ -92,23 +92,23 @@ def _draw_sign(axis: Any) -> None:
 
 
 def _draw_tanh(axis: Any, real: Array) -> None:
-    styles = zip(TEMPERATURES, (ORANGE, BLUE, GREY, BLACK), ("-", "--", "-.", "-"), strict=True)
-    for temperature, colour, style in styles:
-        axis.plot(real, relaxed(real, temperature), style, color=colour, label=rf"$\tau$ = {temperature:g}")
+    styles = zip(TEMPERATURES, (ORANGE, BLUE, GRAY, BLACK), ("-", "--", "-.", "-"), strict=True)
+    for temperature, color, style in styles:
+        axis.plot(real, relaxed(real, temperature), style, color=color, label=rf"$\tau$ = {temperature:g}")
     axis.set_title(r"BayesBiNN: tanh($w_r/\tau$)")
     axis.legend(loc="lower right", bbox_to_anchor=(1.04, 0.03), handlelength=2.2)
 
 
 def _draw_hysteresis(axis: Any, real: Array) -> None:
-    for start, style, colour, label in ((-1.0, "-", BLACK, "$w_b$ was −1"), (1.0, "--", BLUE, "$w_b$ was +1")):
+    for start, style, color, label in ((-1.0, "-", BLACK, "$w_b$ was −1"), (1.0, "--", BLUE, "$w_b$ was +1")):
         after = hysteresis(real, np.full_like(real, start), THRESHOLD)
-        axis.plot(real, after, style, color=colour, label=label)
+        axis.plot(real, after, style, color=color, label=label)
         edge = -start * THRESHOLD
         axis.annotate(
             "",
             (edge, -0.25 * start),
             (edge, 0.25 * start),
-            arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0},
+            arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0},
         )
     axis.set_title(rf"Bop: hysteresis, $\gamma$ = {THRESHOLD:g}")
     axis.set_xticks([-THRESHOLD, THRESHOLD], minor=True)

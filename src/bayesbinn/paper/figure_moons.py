@@ -1,4 +1,4 @@
-"""Two moons: what STE, BayesBiNN's mode and its mean say about points between, beside and far from the data."""
+"""Two moons: predictions of STE, BayesBiNN's mode and its mean, between, near and far from the data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bayesbinn.paper.toy import (
     comparison_rows,
     expanded,
     spent_of,
-    standardised,
+    standardized,
     trained,
 )
 from bayesbinn.prediction.predicting import Prediction, predict
@@ -34,7 +34,7 @@ STEP = 0.01
 DRAWN_STEP = 0.05
 """Of the grid that the figure shows, which its JSON file keeps."""
 FAR = 0.5
-"""A point of the grid is far from the data when no training point is nearer than this (standardised units)."""
+"""A grid point is far from the data if no training point is nearer than this (standardized units)."""
 NEAR = 0.1
 _BATCH = 20_000
 
@@ -43,12 +43,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Grid:
-    """The plane around the data, in standardised units."""
+    """The plane around the data, in standardized units."""
 
     across: Tensor
     up: Tensor
     distance: Tensor
-    """Of every point to the nearest training point."""
+    """Distance from each point to the nearest training point."""
 
     @classmethod
     def around(cls, points: Tensor, step: float) -> Grid:
@@ -59,13 +59,13 @@ class Grid:
         return cls(across, up, distance)
 
     def points(self) -> Tensor:
-        """Row by row, [up · across, 2]."""
+        """All points, row by row, [up · across, 2]."""
         up, across = torch.meshgrid(self.up, self.across, indexing="ij")
         return torch.stack([across.flatten(), up.flatten()], 1)
 
 
 def predictions(trio: Trio, x: Tensor) -> dict[str, Prediction]:
-    """STE, the mode and the mean; the mean is over sampled probabilities."""
+    """Predictions of STE, the mode and the mean; the mean averages sampled probabilities."""
     found = (
         predict(trio.ste, None, x, batch_size=_BATCH),
         predict(trio.bayes, trio.posterior, x, batch_size=_BATCH),
@@ -75,8 +75,8 @@ def predictions(trio: Trio, x: Tensor) -> dict[str, Prediction]:
 
 
 def measure(trio: Trio, grid: Grid, on_grid: dict[str, Prediction]) -> dict[str, dict[str, float]]:
-    """Predictive entropy far from and near the data, and accuracy, of each predictor."""
-    x, y = standardised(trio)
+    """Predictive entropy far from and near the data, and accuracy, for each predictor."""
+    x, y = standardized(trio)
     at_data = predictions(trio, x)
     return {
         name: {
@@ -99,7 +99,7 @@ def reproduce_moons(name: str, budget: Budget, out: Path) -> Iterator[str]:
 
 def _measured(name: str, budget: Budget) -> Generator[str, None, dict[str, Any]]:
     trios, spent = yield from trained("moons", budget)
-    points, labels = standardised(trios[0])
+    points, labels = standardized(trios[0])
     grid, coarse = Grid.around(points, STEP), Grid.around(points, DRAWN_STEP)
     measured = [measure(trio, grid, predictions(trio, grid.points())) for trio in trios]
     shown = predictions(trios[0], coarse.points())
@@ -137,8 +137,8 @@ def _markdown(numbers: Mapping[str, Any]) -> str:
     )
     return (
         f"# Two moons: STE, BayesBiNN's mode and its mean\n\n{markdown_table(head, rows)}\n\n"
-        f"- Entropy is that of the predicted class in nats (at most ln 2 = 0.693), averaged over a grid "
-        f"with step {STEP:g} over the range of the data ± {MARGIN:g}, in standardised units. Far: no training point "
+        f"- Entropy of the predicted class in nats (at most ln 2 = 0.693), averaged over a grid "
+        f"with step {STEP:g} over the range of the data ± {MARGIN:g}, in standardized units. Far: no training point "
         f"within {FAR:g} ({100 * numbers['far share']:.0f} % of the grid). Near: a training point within {NEAR:g}.\n"
         f"- The mean is over the probabilities of {SAMPLES} posterior samples. The figure shows seed "
         f"{numbers['drawn']['seed']}.\n"
@@ -165,11 +165,11 @@ def _draw(name: str, numbers: Mapping[str, Any], out: Path) -> list[Path]:
                 look = {"s": 9, "marker": marker, "c": face, "edgecolors": edge, "linewidths": 0.5, "zorder": 3}
                 axis.scatter(*(column[rows] for column in points), **look)
             axis.set_title(title)
-            axis.set_xlabel("$x_1$ (standardised)")
+            axis.set_xlabel("$x_1$ (standardized)")
             axis.set_aspect("equal")
             axis.set_xticks([-2, -1, 0, 1, 2])
             axis.set_yticks([-2, -1, 0, 1, 2])
-        axes[0, 0].set_ylabel("$x_2$ (standardised)")
+        axes[0, 0].set_ylabel("$x_2$ (standardized)")
         bar = figure.colorbar(
             filled, ax=axes[0].tolist(), ticks=[0, 0.25, 0.5, 0.75, 1], pad=0.015, aspect=22, shrink=0.82
         )
@@ -179,9 +179,9 @@ def _draw(name: str, numbers: Mapping[str, Any], out: Path) -> list[Path]:
 
 
 def _contours(axis: Any, across: Array, up: Array, probability: Array) -> Any:
-    """Cividis grows lighter all the way, so that it reads the same in grey; the line is the decision."""
+    """Cividis gets lighter from end to end, so that it also works in gray; the line is the decision boundary."""
     place = (across, up, probability)
-    # One hair beyond 0 and 1: saturated probabilities must not fall out of the levels.
+    # Slightly beyond 0 and 1, so that saturated probabilities stay within the levels.
     filled = axis.contourf(*place, levels=np.linspace(-1e-6, 1 + 1e-6, 21), cmap="cividis")
     filled.set_edgecolor("face")  # no white seams between the levels in PDF viewers
     filled.set_rasterized(True)

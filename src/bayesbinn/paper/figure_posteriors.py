@@ -30,7 +30,7 @@ SHOWN = ("bayesbinn", "no-prior")
 
 
 def reproduce_posteriors(name: str, budget: Budget, out: Path) -> Iterator[str]:
-    """Check the arguments; then draw the histograms of the preset's own seed."""
+    """Check the arguments, then draw the histograms for the preset's seed."""
     return _reproduce(name, replace(without_stopping(name, budget), seeds=1), out)
 
 
@@ -41,7 +41,7 @@ def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
         found.append(each)
     shown = [each for each in found if each.runs]
     if not shown:
-        raise InvalidInput(f"{name}: there is no finished run to show: {'; '.join(each.reason for each in found)}")
+        raise InvalidInput(f"{name}: no finished run to show: {'; '.join(each.reason for each in found)}")
     facts = made_on(out / f"{name}.json", *earlier_and_others(found))
     numbers = {"name": name, "machine": facts, "rows": {each.variant.label: _numbers(each) for each in found}}
     paths = save_text(out, name, _markdown(found, facts), numbers)
@@ -80,14 +80,14 @@ def _markdown(found: list[Gathered], facts: dict[str, str]) -> str:
     return (
         "# The distribution over the weights from task to task (the paper's Figure 4)\n\n"
         f"{markdown_table(head, [*rows, *machine_rows(len(head), facts)])}\n\n"
-        "- Entropy: the mean over the weights, in bits. Saturated: the share of weights whose likelier sign has a "
-        "probability of 0.99 or more. The figure shows the histograms of P(w = +1) in 50 bins, with a logarithmic "
-        "scale, as shares of all weights.\n"
-        "- Start: the distribution that training starts from, in which every weight is almost certain of a random "
-        "sign. The paper's first panel is the prior instead: P = 1/2 everywhere, an entropy of 1.\n"
-        "- The authors' row: their code, run for this package; the paper has entropies in its figure only.\n"
-        "- The paper: with more tasks the entropy falls and the weights become more certain. There, and in the first "
-        "row, each task's prior is the last task's posterior; without it, the prior stays P = 1/2.\n"
+        "- Entropy: the mean over the weights, in bits. Saturated: the fraction of weights whose more likely sign has "
+        "probability 0.99 or more. The figure shows histograms of P(w = +1) with 50 bins on a logarithmic "
+        "scale, as fractions of all weights.\n"
+        "- Start: the distribution at the start of training, in which every weight is almost certain to have a random "
+        "sign. The paper's first panel shows the prior instead: P = 1/2 everywhere, an entropy of 1.\n"
+        "- The authors' row: their code, run by us; the paper gives entropies only in its figure.\n"
+        "- The paper: with more tasks, the entropy falls and the weights become more certain. There, and in the first "
+        "row, each task's prior is the previous task's posterior; otherwise, the prior stays P = 1/2.\n"
         f"{note}"
     )
 
@@ -99,7 +99,7 @@ def _draw(name: str, shown: list[Gathered], out: Path) -> list[Path]:
         for row, each in zip(axes, shown, strict=True):
             for axis, (title, line) in zip(row, _points(each), strict=False):
                 _panel(axis, title, line)
-            row[0].set_ylabel(each.variant.label.replace(", ", ",\n") + "\nshare of weights")
+            row[0].set_ylabel(each.variant.label.replace(", ", ",\n") + "\nfraction of weights")
         figure.supxlabel("P(w = +1)", fontsize=8)
         return save_figure(figure, out, name)
 

@@ -1,13 +1,13 @@
 """Snelson's regression: the mean of posterior samples with its spread, the mode, and STE.
 
-The network ends in a BatchNorm, and a sampled network needs statistics of its own: those that training
-left behind fit only the weights of its last few steps. Two choices are shown side by side.
+The network ends in a BatchNorm, and a sampled network needs its own statistics: those left by training only match the
+weights of the last few steps. Two choices are shown side by side.
 
-* The test grid's, as the authors do, who predict all 301 inputs in training mode. Every curve then has
-  zero mean and unit variance over the grid. Where there are no data the curves are flat, which takes
-  variance away, so that each is stretched, by a factor of its own, where there are data: part of the
-  spread there is an artefact.
-* The training data's: every curve has zero mean and unit variance where it was trained.
+* Statistics of the test grid, as in the authors' code, which predicts all 301 inputs in training mode. Every
+  curve then has zero mean and unit variance over the grid. The curves are flat where there are no data, which
+  reduces the variance, so each curve is stretched by a different factor where there are data: part of the
+  spread there is an artifact.
+* Statistics of the training data: every curve has zero mean and unit variance where it was trained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bayesbinn.errors import InvalidInput
 from bayesbinn.paper.drawing import (
     BLACK,
     BLUE,
-    GREY,
+    GRAY,
     ORANGE,
     SKY,
     machine,
@@ -46,7 +46,7 @@ from bayesbinn.paper.toy import (
     comparison_rows,
     expanded,
     spent_of,
-    standardised,
+    standardized,
     trained,
 )
 from bayesbinn.prediction.functional import PureNetwork
@@ -60,7 +60,7 @@ STATISTICS: dict[Statistics, str] = {
 
 @dataclass(frozen=True)
 class Curves:
-    """Predictions on the sorted test grid, standardised units."""
+    """Predictions on the sorted test grid, in standardized units."""
 
     x: Tensor
     ste: Tensor
@@ -82,7 +82,7 @@ def curves_of(trio: Trio, statistics: Statistics) -> Curves:
     """All predictions of one seed."""
     x = trio.dataset.normaliser(trio.dataset.test_inputs)
     x = x[x.flatten().argsort()]
-    reference = x if statistics == "grid" else standardised(trio)[0]
+    reference = x if statistics == "grid" else standardized(trio)[0]
     draws = [trio.posterior.draw(trio.seed, index) for index in range(SAMPLES)]
     return Curves(
         x=x.flatten(),
@@ -94,16 +94,16 @@ def curves_of(trio: Trio, statistics: Statistics) -> Curves:
 
 @torch.no_grad()
 def _curve(model: nn.Module, weights: dict[str, Tensor], x: Tensor, reference: Tensor) -> Tensor:
-    """The network on `x`, its last BatchNorm with the statistics of `reference`."""
+    """The network's output for `x`, with the statistics of `reference` in its last BatchNorm."""
     if not isinstance(model, nn.Sequential) or not isinstance(model[-1], nn.BatchNorm1d):
-        raise InvalidInput(f"Snelson's network ends in a BatchNorm, this is a {type(model).__name__} that does not")
+        raise InvalidInput(f"Snelson's network ends in a BatchNorm, but this {type(model).__name__} does not")
     body = PureNetwork(model[:-1])
     scale = body(weights, reference)
     return F.batch_norm(body(weights, x), scale.mean(0), scale.var(0, correction=0), eps=model[-1].eps).flatten()
 
 
 def roughness(x: Tensor, y: Tensor) -> float:
-    """Mean squared second derivative, by second differences on an even grid.
+    """Mean squared second derivative, from second differences on an even grid.
 
     >>> x = torch.linspace(0, 1, 11, dtype=torch.float64)
     >>> round(roughness(x, 3 * x.square() + x), 6)
@@ -115,8 +115,8 @@ def roughness(x: Tensor, y: Tensor) -> float:
 
 
 def measure(trio: Trio, curves: Curves) -> dict[str, dict[str, float]]:
-    """Roughness of each curve, its error at the training points, and the mean's spread with and without data."""
-    inputs, targets = (tensor.flatten() for tensor in standardised(trio))
+    """Roughness of each curve, its error at the training points, and the mean's spread inside and outside the data."""
+    inputs, targets = (tensor.flatten() for tensor in standardized(trio))
     inside = (curves.x >= inputs.min()) & (curves.x <= inputs.max())
     nearest = (curves.x[None] - inputs[:, None]).abs().argmin(1)
     found = {}
@@ -145,7 +145,7 @@ def _measured(name: str, budget: Budget) -> Generator[str, None, dict[str, Any]]
     trios, spent = yield from trained("snelson", budget)
     curves = {how: [curves_of(trio, how) for trio in trios] for how in STATISTICS}
     measured = {how: list(map(measure, trios, found)) for how, found in curves.items()}
-    inputs, targets = (tensor.flatten().tolist() for tensor in standardised(trios[0]))
+    inputs, targets = (tensor.flatten().tolist() for tensor in standardized(trios[0]))
     first = {how: found[0] for how, found in curves.items()}
     lines = {
         how: {key: compact(getattr(found, key).tolist(), 5) for key in ("x", "ste", "mode", "mean", "std")}
@@ -200,8 +200,8 @@ def _draw(name: str, numbers: Mapping[str, Any], out: Path) -> list[Path]:
         for axis, (how, title) in zip(axes[0], STATISTICS.items(), strict=True):
             _panel(axis, drawn, {key: expanded(text) for key, text in drawn["curves"][how].items()})
             axis.set_title(title)
-            axis.set_xlabel("input (standardised)")
-        axes[0, 0].set_ylabel("target (standardised)")
+            axis.set_xlabel("input (standardized)")
+        axes[0, 0].set_ylabel("target (standardized)")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=5, columnspacing=1.6)
         return save_figure(figure, out, name)
@@ -211,7 +211,7 @@ def _panel(axis: Any, drawn: Mapping[str, Any], curves: Mapping[str, Any]) -> No
     inputs, targets = expanded(drawn["inputs"]), expanded(drawn["targets"])
     x, mean, std = curves["x"], curves["mean"], curves["std"]
     axis.fill_between(x, mean - 2 * std, mean + 2 * std, color=SKY, alpha=0.35, linewidth=0, label="mean ± 2 std")
-    axis.scatter(inputs, targets, s=6, marker="x", color=GREY, linewidths=0.6, label="training data", zorder=1.5)
+    axis.scatter(inputs, targets, s=6, marker="x", color=GRAY, linewidths=0.6, label="training data", zorder=1.5)
     axis.plot(x, curves["ste"], color=ORANGE, linewidth=1.1, label="STE")
     axis.plot(x, curves["mode"], "--", color=BLACK, linewidth=1.0, label="BayesBiNN, mode")
     axis.plot(x, mean, color=BLUE, linewidth=1.9, label=f"BayesBiNN, mean of {SAMPLES}")

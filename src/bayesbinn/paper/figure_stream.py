@@ -1,4 +1,4 @@
-"""A hundred tasks, one after the other: how well the newest is learned, and how far back the network remembers."""
+"""A hundred tasks in a row: how well the newest is learned, and how far back the network remembers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bayesbinn.paper.drawing import (
-    GREY,
+    GRAY,
     machine_rows,
     markdown_table,
     new_figure,
@@ -62,7 +62,7 @@ VARIANTS = {
 
 _OLD = "Older tasks"
 _METRICS = {"Last 5 tasks": "last_accuracy", "All tasks": "average_accuracy", "When learned": "learning_accuracy"}
-_STRANGE = {
+_UNFAMILIAR = {
     "Noise, entropy": ("noise", "entropy"),
     "Noise, information": ("noise", "mutual_information"),
     "Permutation, entropy": ("permutation", "entropy"),
@@ -71,12 +71,12 @@ _STRANGE = {
 
 
 def reproduce_stream(name: str, budget: Budget, out: Path) -> Iterator[str]:
-    """Check the arguments; then gather the runs, draw them and fill in the table."""
+    """Check the arguments, then gather the runs, draw them and fill in the table."""
     return _reproduce(name, without_stopping(name, budget), out)
 
 
 def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
-    found, earlier = {}, Earlier.read(out / f"{name}.json", _METRICS, _STRANGE)
+    found, earlier = {}, Earlier.read(out / f"{name}.json", _METRICS, _UNFAMILIAR)
     for key, variant in VARIANTS.items():
         found[key] = yield from gather(variant, budget, partial(earlier.record, key))
     gains = gains_of_memory(found["memory"], found["plain"])
@@ -97,7 +97,7 @@ def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
 
 
 def measures(each: Gathered, policy: str) -> dict[str, list[float | None]]:
-    """The accuracies of the table by column, a value per seed."""
+    """The accuracies of the table by column, one value per seed."""
     summaries = [run.record.summary()[policy] for run in each.runs]
     found = {title: [summary[metric] for summary in summaries] for title, metric in _METRICS.items()}
     old = [older_tasks(run, policy) for run in each.runs]
@@ -110,16 +110,16 @@ def older_tasks(run: Learned, policy: str) -> float | None:
     return float(last.mean()) if len(last) else None
 
 
-def strange(each: Gathered) -> dict[str, list[float | None]]:
-    """AUROC by column, a value per seed; None where it was not measured."""
+def unfamiliar_inputs(each: Gathered) -> dict[str, list[float | None]]:
+    """AUROC by column, one value per seed; None if not measured."""
     return {
         title: [run.record.end.get("auroc", {}).get(inputs, {}).get(score) for run in each.runs]
-        for title, (inputs, score) in _STRANGE.items()
+        for title, (inputs, score) in _UNFAMILIAR.items()
     }
 
 
 def gains_of_memory(memory: Gathered, plain: Gathered) -> dict[str, float]:
-    """By policy: (mean − mean)/√(variance + variance) of the last five tasks; two seeds of each are needed."""
+    """By policy: (mean − mean)/√(variance + variance) of the last five tasks; needs two seeds of each."""
     gains = {}
     for policy in memory.policies():
         if policy in plain.policies() and min(len(memory.runs), len(plain.runs)) > 1:
@@ -131,17 +131,17 @@ def gains_of_memory(memory: Gathered, plain: Gathered) -> dict[str, float]:
 
 
 def diagonal(run: Learned) -> Array:
-    """The accuracy on each task just after learning it, by the first policy."""
+    """The accuracy on each task just after learning it, with the first policy."""
     return np.diag(run.record.matrix(run.record.policies()[0])).copy()
 
 
 def last_row(run: Learned) -> Array:
-    """The accuracy on each task at the end, by the first policy."""
+    """The accuracy on each task at the end, with the first policy."""
     return np.array(run.record.matrix(run.record.policies()[0])[-1])
 
 
 def average_of_seen(run: Learned) -> Array | None:
-    """The mean accuracy on the tasks seen so far; None where only the newest was tested on the way."""
+    """The mean accuracy on the tasks seen so far; None if only the newest was tested during training."""
     matrix = run.record.matrix(run.record.policies()[0])
     seen = [matrix[task, : task + 1] for task in range(len(matrix))]
     return None if any(np.isnan(row).any() for row in seen) else np.array([row.mean() for row in seen])
@@ -153,7 +153,7 @@ def _numbers(each: Gathered) -> dict[str, Any]:
         found.setdefault("accuracy", {})[policy] = {
             key: numbers_of(values) for key, values in measures(each, policy).items()
         }
-    found["auroc"] = {key: numbers_of(values) for key, values in strange(each).items()}
+    found["auroc"] = {key: numbers_of(values) for key, values in unfamiliar_inputs(each).items()}
     for key in ("entropy", "saturated"):
         found[key] = [run.weights(key) for run in each.runs]
     found["when learned"] = [diagonal(run).tolist() for run in each.runs]
@@ -165,7 +165,7 @@ def _numbers(each: Gathered) -> dict[str, Any]:
 
 
 def _markdown(found: dict[str, Gathered], gains: dict[str, float], facts: dict[str, str]) -> str:
-    head = ["Variant", "BatchNorm", "Last 5 tasks", _OLD, *list(_METRICS)[1:], "Entropy", "Saturated", *_STRANGE]
+    head = ["Variant", "BatchNorm", "Last 5 tasks", _OLD, *list(_METRICS)[1:], "Entropy", "Saturated", *_UNFAMILIAR]
     head += ["Tasks", "Epochs", "Batch", "Training", "Evaluation", "Seeds"]
     rows = [row for each in found.values() for row in _rows(each, len(head))]
     for method, accuracy in STREAM.items():
@@ -180,14 +180,14 @@ def _rows(each: Gathered, columns: int) -> list[list[str]]:
         return [[each.variant.label, f"not run: {each.reason}", *[""] * (columns - 2)]]
     run = each.runs[0]
     weights = [text_of([other.weights(key)[-1] for other in each.runs], 3) for key in ("entropy", "saturated")]
-    auroc = [text_of(values, 3) for values in strange(each).values()]
+    auroc = [text_of(values, 3) for values in unfamiliar_inputs(each).values()]
     costs = [duration(each.mean_seconds(what)) for what in ("train", "evaluation")]
     batch = str(run.experiment.training.batch_size)
     ends = [str(len(run.record.tasks)), str(run.epochs), batch, *costs, each.seeds()]
     rows: list[list[str]] = []
     for policy in each.policies():
         accuracies = [text_of(values) for values in measures(each, policy).values()]
-        # The weights do not depend on BatchNorm, and strange inputs are told by the current statistics only.
+        # The weights do not depend on BatchNorm, and unfamiliar inputs are detected with the current statistics only.
         once = [*weights, *auroc] if not rows else [""] * 6
         rows.append([each.variant.label, policy, *accuracies, *once, *ends])
     return rows
@@ -202,18 +202,18 @@ def _notes(found: dict[str, Gathered], gains: dict[str, float]) -> list[str]:
         for policy, gain in gains.items()
     ]
     return [
-        *(compared or ["With memory against the posterior as prior: not compared, which takes two seeds of each."]),
+        *(compared or ["With memory against the posterior as prior: not compared; that needs two seeds of each."]),
         "Accuracy in percent on the test images, mean ± population standard deviation over seeds. Last 5, older (all "
         "but the last 5) and all tasks: after the last task. When learned: each task just after its own training, "
         "averaged over all tasks.",
         *(f"BatchNorm, {policy}: {POLICIES.get(policy, 'another policy')}." for policy in policies),
-        f"Accuracies are those of {', '.join(sorted(counts, key=int)) or 'the'} sampled networks, by the mean of their "
-        "probabilities.",
-        "Entropy of the weights in bits, and the share of them whose likelier sign has a probability of 0.99 or more, "
+        f"Accuracies are those of {', '.join(sorted(counts, key=int)) or 'the'} sampled networks, from the mean of "
+        "their probabilities.",
+        "Entropy of the weights in bits, and the fraction of them whose more likely sign has probability 0.99 or more, "
         "after the last task.",
-        "Noise and permutation: AUROC of telling uniform noise, and an unseen permutation, from the last task's test "
-        "images by the entropy of the prediction and by the mutual information of prediction and weights.",
-        "Published: by Cottart et al. (2026), with a batch size of 1 and 100 hidden units, the last 5 of 100 tasks.",
+        "Noise and permutation: AUROC for separating uniform noise, and an unseen permutation, from the last task's "
+        "test images by the entropy of the prediction and by the mutual information between prediction and weights.",
+        "Published: Cottart et al. (2026), with a batch size of 1 and 100 hidden units, the last 5 of 100 tasks.",
         "BiMU, one example per step: the settings of BiMU's authors for a batch size of 1, on 20 tasks.",
         *([NOTE] if any(each.earlier for each in found.values()) else []),
         f"Epochs are per task. {WALL_TIME}",
@@ -274,6 +274,6 @@ def _draw_new_and_old(axis: Any, shown: list[tuple[Gathered, tuple[str, str]]]) 
                 continue
             x, height = place + (index - (len(shown) - 1) / 2) * width, float(np.mean(measured))
             spread = float(np.std(measured)) if len(measured) > 1 else None
-            axis.bar(x, height, 0.9 * width, color=colour, yerr=spread, error_kw={"elinewidth": 0.8, "ecolor": GREY})
+            axis.bar(x, height, 0.9 * width, color=colour, yerr=spread, error_kw={"elinewidth": 0.8, "ecolor": GRAY})
             axis.text(x, height + 1.5, f"{height:.0f}", ha="center", fontsize=6)
     axis.set_xticks(range(len(titles)), ["newest five", "all older"])

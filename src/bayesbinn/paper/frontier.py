@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from bayesbinn.files import write_whole
-from bayesbinn.paper.drawing import BLACK, BLUE, GREY, ORANGE, SKY, markdown_table, new_figure
+from bayesbinn.paper.drawing import BLACK, BLUE, GRAY, ORANGE, SKY, markdown_table, new_figure
 
 GREEN, PINK = "#009E73", "#CC79A7"
 LOOKS = {
     "float32": (BLACK, "s"),
-    "int8": (GREY, "D"),
+    "int8": (GRAY, "D"),
     "mode": (BLUE, "o"),
     "posterior mean": (ORANGE, "^"),
     "ensemble of 2": (SKY, "v"),

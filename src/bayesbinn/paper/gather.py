@@ -9,21 +9,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bayesbinn.environment import cores
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.paper import records
 from bayesbinn.runs.evaluate import best_epoch
 from bayesbinn.runs.folder import load_run
 from bayesbinn.runs.single import Run
-from bayesbinn.sweeps.executor import ERROR, LOG, Interrupted, cores, open_executor, run_all
+from bayesbinn.sweeps.executor import ERROR, LOG, Interrupted, open_executor, run_all
 from bayesbinn.sweeps.grid import job_of
-from bayesbinn.train.data_parallel import sole_writer
+from bayesbinn.train.folder import RunFolder
 from bayesbinn.train.progress import RunStopped, stoppable
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much to spend, and where the runs are kept."""
+    """How much compute to spend, and where the runs are kept."""
 
     seeds: int
     epochs: int | None
@@ -34,31 +35,31 @@ class Budget:
     stop_after: int | None = None
     """Stop after this epoch of the unchanged schedule."""
     train: bool = True
-    """Whether missing runs are run; otherwise they are left out."""
+    """Whether missing runs are run; otherwise they are omitted."""
     workers: int = 1
-    """How many missing runs are run at once."""
+    """The number of missing runs to run at once."""
     scheduler: str | None = None
-    """The address of a Dask scheduler whose workers run what is missing."""
+    """The address of a Dask scheduler whose workers run the missing runs."""
     unavailable: dict[str, str] = field(default_factory=dict)
-    """Data sets that could not be loaded, with the reason: they are not tried again and again."""
+    """Data sets that could not be loaded, with the reason, so that they are not tried again."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "epochs", "width", "stop_after", "workers"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InvalidInput(f"--{name.replace('_', '-')} {value}: it must be above 0")
+                raise InvalidInput(f"--{name.replace('_', '-')} {value}: must be above 0")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An experiment that is repeated over seeds."""
+    """An experiment repeated over seeds."""
 
     preset: str
     method: str
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def experiment(self, budget: Budget, index: int) -> Experiment:
-        """The complete experiment of seed number `index`, counted from the preset's own seed."""
+        """The complete experiment of seed number `index`, counted from the preset's seed."""
         first = load_experiment(self.preset, method=self.method).training.seed
         overrides: dict[str, Any] = {**self.changes, "training.seed": first + index}
         if budget.epochs is not None:
@@ -68,7 +69,7 @@ class Cell:
         return load_experiment(self.preset, method=self.method, overrides=overrides)
 
     def folder(self, experiment: Experiment, budget: Budget) -> Path:
-        """Where this run belongs: its name tells everything that differs between the runs of a table."""
+        """The folder of this run; its name contains everything that differs between the runs of a table."""
         parts = [self.preset, self.method, *(f"{key}{value:g}" for key, value in self.changes.items())]
         if budget.width is not None:
             parts.append(f"width{budget.width:g}")
@@ -98,7 +99,7 @@ class Trained:
         return self.rows[-1]
 
     def accuracy_of_the_mean(self, row: dict[str, Any]) -> float | None:
-        """By posterior samples; the mode's where the samples are the mode, None where they were not drawn."""
+        """From posterior samples; the mode's if the samples equal the mode, None if none were drawn."""
         if row.get("test_accuracy_mean") is not None:
             return float(row["test_accuracy_mean"])
         flips = records.expected_flips(self.folder)
@@ -107,7 +108,7 @@ class Trained:
 
 @dataclass
 class Outcome:
-    """What became of a cell: its runs, and why there are not more."""
+    """The result of a cell: its runs, and why there are not more."""
 
     runs: list[Trained] = field(default_factory=list)
     reason: str | None = None
@@ -115,7 +116,7 @@ class Outcome:
     """Whether the numbers come from a figure as it was, without a record of the runs."""
 
 
-# A sample with fewer expected differences from the mode than this is the mode, but for once in a hundred samples.
+# With fewer expected differences from the mode than this, 99 in 100 samples equal the mode.
 SATURATED = 0.01
 
 
@@ -126,8 +127,8 @@ Lines = Generator[str, None, Outcome]
 def outcome_of(cell: Cell, budget: Budget, *, accept_unfinished: bool = False) -> Lines:
     """Reuse or run every seed of a cell.
 
-    A failure (data that is not there, a diverged run) ends this cell, not the table. With
-    `accept_unfinished` a run that is there is taken as far as it has come.
+    A failure (missing data, a diverged run) ends this cell, not the table. With `accept_unfinished`, an unfinished run
+    is used up to its last epoch.
     """
     outcome = Outcome()
     for index in range(budget.seeds):
@@ -143,8 +144,8 @@ def outcome_of(cell: Cell, budget: Budget, *, accept_unfinished: bool = False) -
             return outcome
         elif not budget.train:
             if not outcome.runs:
-                outcome.reason = "no run is there"
-            yield f"{cell.folder(experiment, budget)}: not there, left out"
+                outcome.reason = "no run found"
+            yield f"{cell.folder(experiment, budget)}: not found, omitted"
             continue
         else:
             folder = cell.folder(experiment, budget)
@@ -157,7 +158,7 @@ def outcome_of(cell: Cell, budget: Budget, *, accept_unfinished: bool = False) -
                 outcome.reason = " ".join(str(error).split())
                 if isinstance(error, InvalidFile) and not (folder / "config.toml").exists():
                     with suppress(OSError):
-                        folder.rmdir()  # nothing was started: the data could not be loaded
+                        folder.rmdir()  # nothing was started because the data could not be loaded
                     budget.unavailable[name] = outcome.reason
                 yield f"{folder}: not run: {outcome.reason}"
                 return outcome
@@ -167,7 +168,7 @@ def outcome_of(cell: Cell, budget: Budget, *, accept_unfinished: bool = False) -
 
 
 def train_ahead(cells: Iterable[Cell], budget: Budget, *, accept_unfinished: bool = False) -> Iterator[str]:
-    """With several workers, run what `outcome_of` would miss; it then finds the runs, or tells why one failed."""
+    """With several workers, run what `outcome_of` will need; it then finds the runs, or reports why one failed."""
     scheduler, workers = budget.scheduler, budget.workers
     if (workers == 1 and scheduler is None) or not budget.train:
         return
@@ -197,7 +198,7 @@ def train_ahead(cells: Iterable[Cell], budget: Budget, *, accept_unfinished: boo
 
 
 def _clear_unstarted(folder: Path) -> None:
-    """A run that could not start, for want of data say, leaves nothing."""
+    """Remove the folder of a run that could not start, for example because its data are missing."""
     if folder.is_dir() and not (folder / "config.toml").exists():
         with suppress(OSError):
             for name in (LOG, ERROR):
@@ -206,15 +207,15 @@ def _clear_unstarted(folder: Path) -> None:
 
 
 def _find(cell: Cell, experiment: Experiment, budget: Budget, needed: int) -> tuple[Path, list[dict[str, Any]]] | None:
-    """A run of the same experiment with at least `needed` epochs, also where `bayesbinn train` puts it by default
-    or `make evidence` keeps its record."""
+    """A run of the same experiment with at least `needed` epochs. Also looks in the default folder of `bayesbinn train`
+    and among the records of `make evidence`."""
     default = budget.runs / f"{cell.preset}-{cell.method}-{experiment.training.seed}"
     recorded = records.find(budget.runs, experiment)
     for folder in (cell.folder(experiment, budget), default, recorded):
         if folder is None or not (folder / "config.toml").is_file():
             continue
         existing, rows = load_run(folder)
-        # A reworded title is no other experiment.
+        # A different title does not make a different experiment.
         same = existing.model_copy(update={"title": experiment.title}) == experiment
         if same and rows and rows[-1]["epoch"] >= needed:
             return folder, rows
@@ -222,23 +223,22 @@ def _find(cell: Cell, experiment: Experiment, budget: Budget, needed: int) -> tu
 
 
 def _train(experiment: Experiment, folder: Path, budget: Budget) -> list[dict[str, Any]]:
-    with sole_writer(folder) as may_write:
-        run = Run.open(experiment, folder, budget.data_dir)
-        run.may_write = may_write
+    with RunFolder.locked(folder) as writable:
+        run = Run.open(experiment, writable, budget.data_dir)
         with _stopping() as should_stop:
             run.train(stop_after=budget.stop_after, should_stop=should_stop)
     return run.rows
 
 
 def _stopping() -> AbstractContextManager[Callable[[], bool]]:
-    """Ctrl-C stops between two batches, where signals can be caught: in the main thread."""
+    """Let Ctrl-C stop between two batches, if this is the main thread, the only one that can catch signals."""
     if threading.current_thread() is threading.main_thread():
         return stoppable()
     return nullcontext(lambda: False)
 
 
 def duration(seconds: float) -> str:
-    """A wall time for people.
+    """A human-readable wall time.
 
     >>> duration(42), duration(750), duration(9000), duration(200_000)
     ('42 s', '12.5 min', '2.5 h', '2.3 d')

@@ -16,45 +16,45 @@ from bayesbinn.continual import Record
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, preset_names
 from bayesbinn.paper import records
-from bayesbinn.paper.drawing import BLACK, BLUE, GREY, ORANGE, SKY
+from bayesbinn.paper.drawing import BLACK, BLUE, GRAY, ORANGE, SKY
 from bayesbinn.paper.earlier import MARK
 from bayesbinn.paper.gather import Budget, Cell
 from bayesbinn.paper.published import Value
 from bayesbinn.runs.folder import difference
 from bayesbinn.runs.stream import load_record, open_run
-from bayesbinn.train.data_parallel import sole_writer
+from bayesbinn.train.folder import RunFolder
 from bayesbinn.train.progress import RunStopped, stoppable
 
 Array = NDArray[np.float64]
 
 POLICIES = {
-    "shared": "the running statistics of the last task for every task, as the authors test; needs to know nothing",
-    "per-task": "the statistics stored when the task had been learned; needs to know which task an input belongs to",
-    "recalibrated": "the statistics of the test batch, 1000 inputs; needs a batch of inputs of one task, but neither "
+    "shared": "the last task's running statistics for every task, as the authors do; needs no extra information",
+    "per-task": "the statistics stored after learning the task; needs to know which task an input belongs to",
+    "recalibrated": "the statistics of the test batch of 1000 inputs; needs a batch of inputs of one task, but neither "
     "labels nor the name of the task",
     "none": "the network has no BatchNorm",
 }
-"""The BatchNorm policies, and what each must know at test time."""
+"""The BatchNorm policies, and what each needs to know at test time."""
 
 WALL_TIME = (
-    "Wall times are means over seeds, in the training batches and in all tests; a reused run keeps the times of the "
-    "machine that made it."
+    "Wall times are means over seeds, for training and for all tests; a reused run keeps the times of the "
+    "machine that ran it."
 )
 
-_NOT_THERE = "not there"
+_NOT_THERE = "not found"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to learn a stream, repeated over seeds."""
+    """A way of learning a stream, repeated over seeds."""
 
     label: str
     stem: str
-    """Of its folders; the seed follows."""
+    """The name of its folders, before the seed."""
     cell: Cell
 
     def folders(self, experiment: Experiment, budget: Budget) -> list[Path]:
-        """Where a run belongs, then where it may also be: with a budget of its own, under the plain name."""
+        """The folder of a run, then where else it may be: with its own budget, under the plain name."""
         width = [] if budget.width is None else [f"width{budget.width:g}"]
         plain = "-".join([self.stem, *width, str(experiment.training.seed)])
         names = [plain] if budget.epochs is None else [f"{plain}-e{budget.epochs}", plain]
@@ -96,13 +96,13 @@ class Gathered:
 
     @property
     def reason(self) -> str:
-        """Why there are not more, in words."""
+        """Why there are not more runs, in words."""
         if not self.runs and all(each.endswith(f": {_NOT_THERE}") for each in self.missing):
-            return "no run is there"
+            return "no run found"
         return "; ".join(self.missing)
 
     def seeds(self) -> str:
-        """For a table: those that are there, then what became of the others."""
+        """For a table: the available seeds, then what happened to the others."""
         names = [f"{run.seed}{MARK if run.seed in self.earlier else ''}" for run in self.runs]
         return ", ".join(names) + (f" ({self.reason})" if self.missing else "")
 
@@ -113,7 +113,7 @@ class Gathered:
         return float(np.mean([run.seconds(what) for run in self.runs]))
 
     def described(self) -> dict[str, Any]:
-        """What all figures keep of a variant beside its numbers."""
+        """What all figures store about a variant in addition to its numbers."""
         return {
             "variant": self.variant.label,
             "method": self.variant.cell.method,
@@ -134,7 +134,7 @@ def earlier_and_others(found: Iterable[Gathered]) -> tuple[bool, bool]:
 
 
 def samples(run: Learned) -> int:
-    """Posterior samples behind an accuracy."""
+    """The number of posterior samples behind an accuracy."""
     assert run.experiment.continual is not None
     return run.experiment.continual.samples
 
@@ -142,11 +142,11 @@ def samples(run: Learned) -> int:
 def gather(
     variant: Variant, budget: Budget, known: Callable[[Experiment], Record | None] = lambda wanted: None
 ) -> Generator[str, None, Gathered]:
-    """Reuse, resume or run every seed of a variant; yields a line for each.
+    """Reuse, resume or run every seed of a variant; yields one line per seed.
 
-    `known` gives what an earlier figure has of a run that is not there, see `bayesbinn.paper.earlier`.
+    `known` returns what an earlier figure shows of a missing run, see `bayesbinn.paper.earlier`.
 
-    A failure (a preset or data that is not there, a diverged run) ends this variant, not the figure.
+    A failure (a missing preset or missing data, a diverged run) ends this variant, not the figure.
     """
     found = Gathered(variant)
     for index in range(budget.seeds):
@@ -154,7 +154,7 @@ def gather(
             experiment = _wanted(variant, budget, index)
         except InvalidInput as error:
             found.missing.append(_line(error))
-            yield f"{variant.label}: left out: {found.missing[-1]}"
+            yield f"{variant.label}: omitted: {found.missing[-1]}"
             return found
         seed, name = experiment.training.seed, experiment.data.name
         folders = [*variant.folders(experiment, budget), records.find(budget.runs, experiment)]
@@ -168,7 +168,7 @@ def gather(
             yield f"{variant.label}, seed {seed}: not there; its numbers are those of the figure as it was"
         elif not budget.train:
             found.missing.append(f"seed {seed}: {state.lacks}")
-            yield f"{state.folder}: {state.lacks}, left out"
+            yield f"{state.folder}: {state.lacks}, omitted"
             continue
         elif name in budget.unavailable:
             found.missing.append(budget.unavailable[name])
@@ -182,7 +182,7 @@ def gather(
             except BayesbinnError as error:
                 found.missing.append(f"seed {seed}: {_line(error)}")
                 if isinstance(error, InvalidFile) and not state.folder.exists():
-                    budget.unavailable[name] = _line(error)  # nothing was started: the data could not be loaded
+                    budget.unavailable[name] = _line(error)  # nothing was started because the data could not be loaded
                 yield f"{state.folder}: not run: {_line(error)}"
                 return found
         found.runs.append(Learned(seed, state.folder, state.experiment, state.record))
@@ -197,7 +197,7 @@ def _wanted(variant: Variant, budget: Budget, index: int) -> Experiment:
 
 @dataclass(frozen=True)
 class _State:
-    """What is in a folder, and what it lacks, in words: nothing where the run is finished."""
+    """What is in a folder, and what is missing, in words; empty if the run has finished."""
 
     folder: Path
     experiment: Experiment
@@ -214,21 +214,20 @@ def _read(folder: Path, wanted: Experiment) -> _State:
     except BayesbinnError as error:
         return _State(folder, wanted, nothing, _line(error))
     if change := difference(_learning(existing), _learning(wanted)):
-        return _State(folder, wanted, nothing, f"another experiment ({change})")
+        return _State(folder, wanted, nothing, f"a different experiment ({change})")
     count, learned = len(record.tasks), len(record.finished)
     return _State(folder, existing, record, "" if learned == count else f"in task {learned + 1} of {count}")
 
 
 def _learning(experiment: Experiment) -> Experiment:
-    """What decides how a run ends: neither its title nor how often it is looked at on the way."""
+    """The settings that affect a run's result: not its title, nor how often it is evaluated during training."""
     training = experiment.training.model_copy(update={"evaluate_every": 1})
     return experiment.model_copy(update={"title": "", "training": training})
 
 
 def _train(state: _State, budget: Budget) -> _State:
-    with sole_writer(state.folder) as may_write:
-        learner = open_run(state.experiment, state.folder, budget.data_dir)
-        learner.may_write = may_write
+    with RunFolder.locked(state.folder) as writable:
+        learner = open_run(state.experiment, writable, budget.data_dir)
         # Signals can be caught in the main thread only.
         here = threading.current_thread() is threading.main_thread()
         with stoppable() if here else nullcontext(lambda: False) as should_stop:
@@ -241,9 +240,9 @@ def _line(error: Exception) -> str:
 
 
 def without_stopping(name: str, budget: Budget) -> Budget:
-    """These figures compare the ends of runs: refuse a budget that stops before."""
+    """These figures compare finished runs: reject a budget that stops earlier."""
     if budget.stop_after is not None:
-        raise InvalidInput(f"--stop-after {budget.stop_after}: {name} shows finished runs; shorten them by --epochs")
+        raise InvalidInput(f"--stop-after {budget.stop_after}: {name} shows finished runs; shorten them with --epochs")
     return budget
 
 
@@ -251,7 +250,7 @@ def without_stopping(name: str, budget: Budget) -> Budget:
 
 
 def text_of(values: Sequence[float | None], digits: int = 2) -> str:
-    """Mean ± population standard deviation of what was measured; empty where nothing was.
+    """Mean ± population standard deviation of the measured values; empty if there are none.
 
     >>> text_of([1.0, 2.0]), text_of([0.5], 3), text_of([None])
     ('1.50 ± 0.50', '0.500', '')
@@ -264,7 +263,7 @@ def text_of(values: Sequence[float | None], digits: int = 2) -> str:
 
 
 def numbers_of(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """The same for programs; None where nothing was measured."""
+    """The same as numbers; None if nothing was measured."""
     measured = [value for value in values if value is not None]
     return {**asdict(Value.of(measured)), "values": measured} if measured else None
 
@@ -273,18 +272,18 @@ LOOKS: tuple[tuple[str, str], ...] = (
     (BLUE, "-"),
     (ORANGE, "--"),
     (BLACK, "-."),
-    (GREY, ":"),
+    (GRAY, ":"),
     (SKY, "-"),
     ("#009E73", "--"),
     ("#CC79A7", "-."),
 )
-"""Colour and line of each variant, in their order."""
+"""The color and line style of each variant, in order."""
 
 
 def draw_mean(axis: Any, x: Array, values: Array, look: tuple[str, str], **options: Any) -> None:
-    """The mean over seeds, [seeds, points], with a band of ± 1 standard deviation where there are several."""
-    colour, style = look
+    """Draw the mean over seeds, [seeds, points], with a band of ± 1 standard deviation if there are several."""
+    color, style = look
     mean, spread = values.mean(0), values.std(0)
     if len(values) > 1:
-        axis.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
-    axis.plot(x, mean, style, color=colour, **options)
+        axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)
+    axis.plot(x, mean, style, color=color, **options)

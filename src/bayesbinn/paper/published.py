@@ -1,14 +1,14 @@
-"""The paper's own numbers: accuracy in percent, mean ± population standard deviation over 5 runs.
+"""The paper's numbers: accuracy in percent, mean ± population standard deviation over 5 runs.
 
 From the LaTeX source of "Training Binary Neural Networks using the Bayesian Learning Rule" (Meng,
-Bachmann, Khan; ICML 2020). What its tables leave open, and how it is read here:
+Bachmann, Khan; ICML 2020). What its tables leave open, and how we read them:
 
 * The spread is the population standard deviation and the epoch is the first with the highest
   validation accuracy: neither is stated; both follow from the authors' training logs.
-* The first learning rate is printed as 10⁻¹, but the grid of the text starts at 10⁻².
+* The first learning rate is printed as 10⁻¹, but the grid in the text starts at 10⁻².
 * The second half of the temperature table is headed "Learning rate"; its values are temperatures.
 * No training accuracy is given for PMF, and no spread for LR-net, whose numbers are its own paper's.
-* "BayesBiNN (mean)" does not say how many samples it is the mean of (the settings say C = 0).
+* "BayesBiNN (mean)" does not say how many samples are averaged (the settings say C = 0).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Value:
-    """A mean and its spread; None where no spread is given."""
+    """A mean and its spread; None if no spread is given."""
 
     mean: float
     std: float | None = None
@@ -51,7 +51,7 @@ class Scores:
 
 
 def _row(*numbers: float | None) -> Scores:
-    """Mean and std of train, validation and test, in this order; None: not given."""
+    """Mean and std of train, validation and test, in this order; None if not given."""
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     train, validation, test = (None if mean is None else Value(mean, std) for mean, std in pairs)
     if test is None:
@@ -94,7 +94,7 @@ DETAILED: dict[tuple[str, str], Scores] = {
     ("cifar100", "bayesbinn-mean"): _row(98.02, 0.18, 74.76, 0.41, 73.65, 0.41),
     ("cifar100", "float"): _row(99.89, 0.02, 75.89, 0.41, 74.83, 0.26),
 }
-"""The detailed table by data set and row. Its test column is Table 2 (accuracy of all optimizers)."""
+"""The detailed table, by data set and row. Its test column is Table 2 (accuracy of all optimizers)."""
 
 LEARNING_RATES: dict[float, Scores] = {
     1e-2: _row(99.46, 0.15, 98.90, 0.14, 98.73, 0.11),
@@ -133,17 +133,17 @@ LRNET: dict[tuple[str, str], Value] = {
 
 @dataclass(frozen=True)
 class Continual:
-    """Permuted MNIST by the authors' code: test accuracy of each task after the last one, in percent."""
+    """Permuted MNIST with the authors' code: test accuracy on each task after the last one, in percent."""
 
     prior: bool
     """Whether the posterior becomes the next task's prior."""
     epochs: int
     """Per task."""
     tasks: tuple[float, ...]
-    """Empty where only the mean was noted."""
+    """Empty if only the mean was recorded."""
     mean: float
     entropy: tuple[float, ...] = ()
-    """Of the weights after each task, in bits."""
+    """Entropy of the weights after each task, in bits."""
 
 
 CONTINUAL = (
@@ -151,8 +151,8 @@ CONTINUAL = (
     Continual(True, 20, (), 79.5),
     Continual(False, 20, (8.8, 10.8, 8.7, 18.3, 93.5), 28.0),
 )
-"""The paper draws these curves without numbers: these come from the authors' code, run for this package with seed 1,
-BatchNorm's statistics of the last task, and 100 samples whose logits are averaged."""
+"""The paper draws these curves without numbers; these come from the authors' code, run by us with seed 1, the last
+task's BatchNorm statistics, and 100 samples whose logits are averaged."""
 
 STREAM = {"BayesBiNN": 67.9, "BiMU": 90.3}
 """Mean test accuracy of the last 5 of 100 permutations of MNIST at the end, one epoch each, batch size 1, 100 hidden

@@ -1,10 +1,10 @@
-"""Records of runs: what stays in the repository when a run's checkpoints are gone.
+"""Records of runs: what the repository keeps of a run without its checkpoints.
 
-``results/runs/NAME/`` has the small files of a run's folder as they are (``config.toml``, ``metrics.jsonl`` and,
-of a stream, ``tasks.jsonl`` and ``result.json``), so that tables and figures read it like the run itself, and
+``results/runs/NAME/`` has unchanged copies of the small files in a run's folder (``config.toml``, ``metrics.jsonl``
+and, for a stream, ``tasks.jsonl`` and ``result.json``), so that tables and figures can read it like the run, and
 
 record.json   where the run came from: command, commit, wall time, SHA-256 of the whole folder, machine; and what
-              its posterior looked like, which the tables ask for
+              its posterior looked like, which the tables need
 
 A folder without a complete ``record.json`` is not evidence and counts as empty.
 """
@@ -27,10 +27,10 @@ from bayesbinn.posterior import BernoulliPosterior
 
 RECORD = "record.json"
 KEPT = ("config.toml", "data.json", "metrics.jsonl", "scores.json", "tasks.jsonl", "result.json")
-"""The files of a run that a record keeps, where there are any."""
+"""The files of a run that a record keeps, if they exist."""
 
 HASHED = (*KEPT, "checkpoint.pt", "posterior.safetensors", "best.pt", "best.safetensors", "calibration.json")
-"""The files of a run that its hash covers: not its log, its lock or its curves."""
+"""The files of a run that its hash covers: not the log, the lock or the curves."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class Provenance:
     command: str
     commit: str
     seconds: float
-    """Wall time of training and evaluation, over all the times the run was resumed."""
+    """Wall time of training and evaluation, including every time the run was resumed."""
     sha256: str
-    """Of the run's folder, see `folder_hash`."""
+    """The hash of the run's folder, see `folder_hash`."""
     machine: dict[str, Any]
     posterior: dict[str, float] | None
     """See `posterior_facts`; None for a method without a posterior."""
 
 
 def folder_hash(folder: Path) -> str:
-    """SHA-256 over the names and contents of a run's files, in the order of their names."""
+    """SHA-256 of the names and contents of a run's files, sorted by name."""
     total = hashlib.sha256()
     for name in sorted(HASHED):
         path = folder / name
@@ -61,13 +61,13 @@ def folder_hash(folder: Path) -> str:
 
 
 def posterior_facts(folder: Path) -> dict[str, float] | None:
-    """How spread a run's posterior is: shares of its weights, and how far a sample is from the mode."""
+    """How spread out a run's posterior is: fractions of its weights, and how far a sample is from the mode."""
     path = folder / "posterior.safetensors"
     if not path.is_file():
         return None
     weights = saturated = flips = 0.0
     for natural in BernoulliPosterior.load(path).natural.values():
-        # In double precision: σ(2λ) of float32 is exactly 1 from λ = 9 on, where one weight in 10⁸ still flips.
+        # In double precision: in float32, σ(2λ) is exactly 1 from λ = 9 on, where one weight in 10⁸ still flips.
         unlikely = (-2 * natural.double().abs()).sigmoid()
         weights += unlikely.numel()
         saturated += float((unlikely <= 1 - SATURATED).sum())
@@ -76,7 +76,7 @@ def posterior_facts(folder: Path) -> dict[str, float] | None:
 
 
 def keep(folder: Path, into: Path, *, command: str, commit: str) -> Path:
-    """Write the record of a finished run, whole or not at all; a record of the same name is replaced."""
+    """Write the record of a finished run atomically; a record of the same name is replaced."""
     origin = Provenance(
         command=command,
         commit=commit,
@@ -118,7 +118,7 @@ def provenance(folder: Path) -> Provenance | None:
     try:
         return Provenance(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise InvalidFile(f"{path}: not a record of a run ({error}); delete the folder to have it made again") from None
+        raise InvalidFile(f"{path}: not a record of a run ({error}); delete the folder to create it again") from None
 
 
 def facts_of(folder: Path) -> dict[str, float] | None:
@@ -128,13 +128,13 @@ def facts_of(folder: Path) -> dict[str, float] | None:
 
 
 def expected_flips(folder: Path) -> float | None:
-    """In how many weights a posterior sample is expected to differ from the mode; None without a posterior."""
+    """The expected number of weights in which a sample differs from the mode; None without a posterior."""
     facts = facts_of(folder)
     return None if facts is None else facts["expected_flips"]
 
 
 def find(runs: Path, wanted: Experiment) -> Path | None:
-    """The folder under `runs` with a record of this very experiment, whatever it is called."""
+    """The folder under `runs` with a record of exactly this experiment, whatever its name."""
     for path in sorted(runs.glob(f"*/{RECORD}")):
         existing = load_experiment(str(path.parent / "config.toml"))
         if existing.model_copy(update={"title": wanted.title}) == wanted:

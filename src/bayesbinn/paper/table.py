@@ -1,4 +1,4 @@
-"""A table filled in: our runs beside the paper's numbers, as Markdown, JSON and a chart."""
+"""Fill in a table: our runs next to the paper's numbers, as Markdown, JSON and a chart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from bayesbinn.paper import records
 from bayesbinn.paper.drawing import (
     BLACK,
-    GREY,
+    GRAY,
     machine,
     machine_rows,
     markdown_table,
@@ -24,23 +24,23 @@ from bayesbinn.paper.published import EPOCHS, SEEDS, Value
 from bayesbinn.paper.tables import Line, Table
 
 WALL_TIME = (
-    "Wall times are sums over seeds, of training and evaluation without the writing of checkpoints; a reused run keeps "
-    "the times of the machine that made it."
+    "Wall times are sums over seeds, for training and evaluation without writing checkpoints; a reused run keeps "
+    "the times of the machine that ran it."
 )
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A line of the table with our values by column."""
+    """A row of the table with our values by column."""
 
     line: Line
     outcome: Outcome
     ours: dict[str, list[float]]
-    """A value per seed; empty where the runs have none."""
+    """One value per seed; empty if the runs have none."""
 
 
 def reproduce_table(name: str, table: Table, budget: Budget, out: Path) -> Iterator[str]:
-    """Fill in a table and write it; yields a line per run and one per cell that could not be run."""
+    """Fill in a table and write it; yields one line per run and one per cell that could not be run."""
     yield from train_ahead([line.cell for line in table.lines], budget)
     outcomes: dict[str, Outcome] = {}
     filled = []
@@ -73,7 +73,7 @@ def _values(line: Line, outcome: Outcome, table: Table) -> dict[str, list[float]
 
 
 def to_markdown(table: Table, filled: list[Filled]) -> str:
-    """The table, with budget, wall time and machine in it, and its notes below."""
+    """The table, including budget, wall time and machine, with its notes below."""
     head = [*table.heads]
     for column in table.columns:
         head += [f"{column.capitalize()}, ours", "paper"]
@@ -81,7 +81,7 @@ def to_markdown(table: Table, filled: list[Filled]) -> str:
     rows = [_row(table, each) for each in filled]
     rows += machine_rows(len(head))
     paper = f"The paper's numbers are means over {SEEDS} seeds"
-    paper += f" of {EPOCHS} epochs." if table.select == "best" else ", but for LR-net's."
+    paper += f" of {EPOCHS} epochs." if table.select == "best" else ", except for LR-net's."
     notes = "\n".join(f"- {note}" for note in (*table.notes, paper, WALL_TIME))
     return f"# {table.title}\n\n{markdown_table(head, rows)}\n\n{notes}\n"
 
@@ -119,7 +119,7 @@ def _epochs(each: Filled) -> str:
 
 
 def to_numbers(name: str, table: Table, filled: list[Filled], budget: Budget) -> dict[str, Any]:
-    """Everything behind the table, for programs."""
+    """Everything behind the table, as numbers."""
     rows = []
     for each in filled:
         runs = each.outcome.runs
@@ -149,7 +149,7 @@ def to_numbers(name: str, table: Table, filled: list[Filled], budget: Budget) ->
 
 
 def _origin(folder: Path) -> dict[str, Any]:
-    """Where a value comes from, as far as it is recorded."""
+    """Where a value comes from, as far as recorded."""
     origin = records.provenance(folder)
     return {"run": folder.name, **({} if origin is None else asdict(origin))}
 
@@ -158,7 +158,7 @@ def _origin(folder: Path) -> dict[str, Any]:
 
 
 def draw(name: str, table: Table, filled: list[Filled], out: Path) -> list[Path]:
-    """Test accuracy, ours beside the paper's: one panel for each data set, or one for a grid."""
+    """Test accuracy, ours next to the paper's: one panel per data set, or one for a grid."""
     grouped = len(table.heads) > 1
     panels: dict[str, list[Filled]] = {}
     for each in filled:
@@ -186,7 +186,7 @@ def _panel(axis: Any, lines: list[Filled]) -> None:
     ours = [
         (place, Value.of(each.ours["test"])) for place, each in zip(places, lines, strict=True) if each.ours["test"]
     ]
-    _points(axis, [(p - 0.15, v) for p, v in paper if v is not None], "paper", "o", GREY, "white")
+    _points(axis, [(p - 0.15, v) for p, v in paper if v is not None], "paper", "o", GRAY, "white")
     _points(axis, [(p + 0.15, v) for p, v in ours], "ours", "D", BLACK, BLACK)
 
 

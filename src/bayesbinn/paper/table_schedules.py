@@ -16,7 +16,7 @@ from bayesbinn.paper import records
 from bayesbinn.paper.drawing import (
     BLACK,
     BLUE,
-    GREY,
+    GRAY,
     ORANGE,
     machine,
     machine_rows,
@@ -187,7 +187,7 @@ def _draw(name: str, found: dict[str, dict[int, list[Reached]]], out: Path) -> l
                 x, y = [length for length, _ in points], [value.mean for _, value in points]
                 spread = [value.std or 0.0 for _, value in points]
                 axis.errorbar(x, y, yerr=spread, color=colour, marker=marker, capsize=2, label=COLUMNS[column])
-        axis.axhline(paper.mean, color=GREY, linestyle="--", linewidth=0.9, label="the paper, 500 epochs")
+        axis.axhline(paper.mean, color=GRAY, linestyle="--", linewidth=0.9, label="the paper, 500 epochs")
         axis.set(xscale="log", xlabel="epochs of the schedule", ylabel="test accuracy (%)", title="MNIST")
         axis.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
         axis.minorticks_off()

@@ -1,4 +1,4 @@
-"""The paper's tables, as lists of lines: which runs, which epoch of them, and the paper's value beside each column."""
+"""The paper's tables as lists of rows: which runs, which epoch, and the paper's value for each column."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ BEST = (
 )
 LAST = "Test accuracy in percent after the last epoch, mean ± population standard deviation over seeds."
 TRAIN = (
-    "The train accuracy is the running one of the epoch: with dropout, batch statistics and sampled weights, as the "
-    "authors log it."
+    "Train accuracy is the running accuracy during the epoch, with dropout, batch statistics and sampled weights, as "
+    "the authors log it."
 )
 MEAN = (
-    "BayesBiNN (mean) is read from the same runs as the mode. Where a posterior sample of the trained network differs "
-    "from the mode in less than 0.01 weights on average, the mean is the mode and no samples are drawn."
+    "BayesBiNN (mean) is read from the same runs as the mode. If a posterior sample of the trained network differs "
+    "from the mode in fewer than 0.01 weights on average, the mean equals the mode and no samples are drawn."
 )
 SATURATION = (
-    "Saturated: the share of the weights, after the last epoch, whose likelier sign has a probability of 0.99 or more."
+    "Saturated: the fraction of weights, after the last epoch, whose more likely sign has probability 0.99 or more."
 )
 
 
 @dataclass(frozen=True)
 class Line:
-    """One row: its labels, its runs, how to read them, and what the paper has."""
+    """One row: its labels, its runs, how to read them, and the paper's values."""
 
     labels: tuple[str, ...]
     cell: Cell
     paper: dict[str, Value | None]
     """By column: train, validation, test."""
     by_mean: bool = False
-    """The test accuracy is that of the mean over posterior samples."""
+    """Whether the test accuracy is that of the mean over posterior samples."""
 
     def read(self, run: Trained, column: str, select: Literal["best", "last"]) -> float | None:
         """A run's accuracy in one of the columns."""
@@ -61,7 +61,7 @@ class Table:
     notes: tuple[str, ...]
     select: Literal["best", "last"] = "best"
     saturation: bool = False
-    """Whether to show the share of weights that the posterior is certain of."""
+    """Whether to show the fraction of weights that the posterior is certain about."""
 
 
 def _chosen(methods: str | None, offered: Sequence[str], default: Sequence[str]) -> list[str]:
@@ -74,7 +74,7 @@ def _chosen(methods: str | None, offered: Sequence[str], default: Sequence[str])
         if name not in offered:
             raise InvalidInput(
                 f"--methods {methods}: no method {name!r} in this table.{nearest(name, offered)} "
-                f"There are {', '.join(offered)}"
+                f"Allowed: {', '.join(offered)}"
             )
     return names
 
@@ -82,7 +82,7 @@ def _chosen(methods: str | None, offered: Sequence[str], default: Sequence[str])
 def _of_optimizers(methods: str | None, columns: tuple[str, ...]) -> tuple[Line, ...]:
     titles = {**OPTIMIZERS, "lrnet": "LR-net"}
     offered = [name for name in titles if name != "bayesbinn-mean"]
-    default = [name for name in offered if name != "lrnet"]  # the paper has it in a table of its own
+    default = [name for name in offered if name != "lrnet"]  # the paper has it in a separate table
     chosen = _chosen(methods, offered, default)
     lines = []
     for dataset, dataset_title in DATASETS.items():
@@ -131,7 +131,7 @@ def learning_rates(methods: str | None) -> Table:
         "BayesBiNN on MNIST at different initial learning rates, temperature 1e-10",
         ("Learning rate", "lr", "mnist-learning-rates"),
         published.LEARNING_RATES,
-        "The paper prints its first rate as 10⁻¹; its search grid starts at 10⁻², which is what is run here.",
+        "The paper prints its first rate as 10⁻¹; its search grid starts at 10⁻², which we run here.",
     )
 
 
@@ -142,7 +142,7 @@ def temperatures(methods: str | None) -> Table:
         "BayesBiNN on MNIST at different temperatures, initial learning rate 1e-4",
         ("Temperature", "temperature", "mnist-temperatures"),
         published.TEMPERATURES,
-        'The paper heads the second half of this table "Learning rate"; the values are temperatures.',
+        'The second half of the paper\'s table is headed "Learning rate"; the values are temperatures.',
     )
 
 
@@ -173,8 +173,8 @@ def lrnet(methods: str | None) -> Table:
     )
     notes = (
         LAST,
-        "The paper's LR-net numbers are those of LR-net's own paper: a pretrained start, a real output layer, learned "
-        "BatchNorm. Ours trains the network of the comparison from scratch, with every layer binary.",
+        "The paper takes its LR-net numbers from LR-net's own paper: pretrained, with a real output layer and learned "
+        "BatchNorm. We train the network of the comparison from scratch, with every layer binary.",
     )
     return Table("BayesBiNN and LR-net on LR-net's networks", ("Data", "Optimizer"), lines, ("test",), notes, "last")
 

@@ -1,4 +1,4 @@
-"""What the two figures on synthetic data share: a BayesBiNN and an STE network for each seed."""
+"""What the two figures on synthetic data share: a BayesBiNN and an STE network per seed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Spent:
     epochs: int
     reached: int
     seconds: dict[str, float]
-    """By method, over all seeds."""
+    """Wall time by method, over all seeds."""
 
     def text(self, method: str) -> list[str]:
         """Epochs and wall time for a row of the table."""
@@ -107,8 +107,8 @@ def comparison_rows(
 ) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the Markdown table: every measure of the three predictors, mean ± std over seeds.
 
-    The mean, which comes last, has all measures; the others may lack some, such as a spread. `facts` are of the
-    machine that trained them.
+    The mean comes last and has all measures; the others may lack some, such as a spread. `facts` describe the machine
+    that trained them.
     """
     measures = list(measured[0][COLUMNS[-1]])
     rows = []
@@ -122,6 +122,6 @@ def comparison_rows(
     return head, [*rows, *machine_rows(len(head), facts)]
 
 
-def standardised(trio: Trio) -> tuple[Tensor, Tensor]:
+def standardized(trio: Trio) -> tuple[Tensor, Tensor]:
     """The training inputs and targets in the units of the figure."""
     return trio.dataset.split(0.0).train.whole()

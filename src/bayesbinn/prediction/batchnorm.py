@@ -14,7 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bayesbinn.binary import canonical_name
 from bayesbinn.errors import InvalidInput
 from bayesbinn.posterior import BernoulliPosterior, Weights
-from bayesbinn.prediction.functional import PureNetwork, evaluating
+from bayesbinn.prediction.ensemble import Ensemble
+from bayesbinn.prediction.functional import PureNetwork, evaluating, unwrapped
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -95,17 +96,11 @@ def recalibrate(
     >>> model[1].running_mean, model[1].running_var
     (tensor([4.]), tensor([8.]))
     """
-    if samples < 0:
-        raise InvalidInput(f"samples={samples}: it must be 0 (the mode) or more")
-    if posterior is None and samples:
-        raise InvalidInput(f"samples={samples} without a posterior: pass one, or samples=0 for the weights as they are")
-    network = PureNetwork(model)
-    layers = _layers_with_statistics(network.model)
-    if posterior is not None:
-        posterior.targets(network.model)
-
-    states = [_empty_statistics(layers) for _ in range(max(samples, 1))]
-    weights = [_compact(_weights(posterior, samples, seed, index)) for index in range(len(states))]
+    layers = _layers_with_statistics(unwrapped(model))
+    ensemble = Ensemble(model, posterior, samples, seed)
+    network = ensemble.network
+    states = [_empty_statistics(layers) for _ in range(len(ensemble))]
+    weights = [_compact(ensemble.tensors(index)) for index in range(len(ensemble))]
     count = 0
     with evaluating(model), _averaging(layers.values()):
         for batch in batches:
@@ -148,12 +143,6 @@ def _empty_statistics(layers: Mapping[str, _BatchNorm]) -> Weights:
             if name in _STATISTICS:
                 state[prefix + name] = torch.zeros_like(buffer)
     return state
-
-
-def _weights(posterior: BernoulliPosterior | None, samples: int, seed: int, index: int) -> Weights:
-    if posterior is None:
-        return {}
-    return posterior.draw(seed, index) if samples else posterior.mode()
 
 
 def _compact(weights: Weights) -> Weights:

@@ -1,5 +1,4 @@
-"""What may need fitting after training: BatchNorm statistics for the weights in use, and the
-scale and shifts of the logits."""
+"""Calibration of a trained network: the scale and the shifts of its logits."""
 
 from __future__ import annotations
 
@@ -12,14 +11,10 @@ from torch import Tensor, nn
 from bayesbinn.errors import CalibrationWarning, InvalidInput
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
 from bayesbinn.prediction.batchnorm import BatchNormStatistics
-from bayesbinn.prediction.functional import evaluating, sample_outputs
+from bayesbinn.prediction.ensemble import Ensemble
+from bayesbinn.prediction.functional import evaluating
 from bayesbinn.prediction.logit_fit import FEWEST_ROWS, LogitFit, fit_logits
 from bayesbinn.prediction.predicting import class_logits
-
-# ---- BatchNorm -----------------------------------------------------------------------------------
-
-
-# ---- scale and shifts of the logits ----------------------------------------------------------------
 
 
 @overload
@@ -122,13 +117,14 @@ def calibrate(
             CalibrationWarning,
             stacklevel=2,
         )
-    mode = _fitted(_all_outputs(model, posterior, inputs, 0, seed, batch_size, None), targets)
+    mode = _fitted(_all_outputs(Ensemble(model, posterior), inputs, batch_size), targets)
     if posterior is None:
         return LogitScale(mode=mode.scale, mode_shift=mode.shift)
     before = posterior.logit_scale
     mean = LogitFit(before.mean, before.mean_shift)
     if samples:
-        mean = _fitted(_all_outputs(model, posterior, inputs, samples, seed, batch_size, statistics), targets)
+        ensemble = Ensemble(model, posterior, samples, seed, statistics)
+        mean = _fitted(_all_outputs(ensemble, inputs, batch_size), targets)
     return posterior.with_logit_scale(LogitScale(mode.scale, mean.scale, mode.shift, mean.shift))
 
 
@@ -140,21 +136,11 @@ def _check_targets(inputs: Tensor, targets: Tensor) -> None:
         )
 
 
-def _all_outputs(
-    model: nn.Module,
-    posterior: BernoulliPosterior | None,
-    inputs: Tensor,
-    samples: int,
-    seed: int,
-    batch_size: int | None,
-    statistics: BatchNormStatistics | None,
-) -> Tensor:
+def _all_outputs(ensemble: Ensemble, inputs: Tensor, batch_size: int | None) -> Tensor:
     """Two or more logits per input: [samples, inputs, classes]."""
     groups: list[list[Tensor]] = []
-    with evaluating(model):
-        for rows, outputs in sample_outputs(
-            model, posterior, inputs, samples, seed=seed, batch_size=batch_size, statistics=statistics
-        ):
+    with evaluating(ensemble.model):
+        for rows, outputs in ensemble.outputs(inputs, batch_size=batch_size):
             if rows.start == 0:
                 groups.append([])
             groups[-1].append(class_logits(outputs))

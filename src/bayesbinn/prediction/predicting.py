@@ -1,7 +1,7 @@
 """Prediction by the posterior's mode or by the mean over samples, with the uncertainty split into its parts.
 
 A model is called as a pure function of its weights (`PureNetwork`): nothing in it is written to.
-Sample `i` of a seed is always ``posterior.draw(seed, i)``, so that neither the size of the
+Network `i` of a seed is always ``posterior.draw(seed, i)`` (`Ensemble`), so that neither the size of the
 batches nor the way the samples are grouped changes what is predicted.
 """
 
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from bayesbinn.errors import InvalidInput
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
-from bayesbinn.prediction.functional import evaluating, sample_outputs
+from bayesbinn.prediction.ensemble import Ensemble
+from bayesbinn.prediction.functional import evaluating
 
 if TYPE_CHECKING:
     from bayesbinn.prediction.batchnorm import BatchNormStatistics
@@ -141,19 +142,11 @@ def predict(
         raise InvalidInput(f"task={task!r}: it must be 'classification' or 'regression'")
     if posterior is not None:
         posterior.warn_if_saturated(samples)
-    scale = calibration_of(posterior, calibration).of(samples)
+    ensemble = Ensemble(model, posterior, samples, seed, statistics)
+    scale = ensemble.calibration(calibration)
     moments, dtype = _Moments(x), torch.float32
     with evaluating(model):
-        for rows, outputs in sample_outputs(
-            model,
-            posterior,
-            x,
-            samples,
-            seed=seed,
-            batch_size=batch_size,
-            statistics=statistics,
-            memory_budget=memory_budget,
-        ):
+        for rows, outputs in ensemble.outputs(x, batch_size=batch_size, memory_budget=memory_budget):
             dtype = torch.float64 if outputs.dtype is torch.float64 else torch.float32
             moments.add(rows, _wide(outputs) if task == "regression" else _probabilities_and_entropy(outputs, *scale))
     tensors = (_regression if task == "regression" else _classification)(moments, samples)
@@ -169,12 +162,6 @@ def _check_defined(x: Tensor, predicted: Tensor) -> None:
         whole = not x.is_floating_point() or bool(torch.isfinite(x[row]).all())
         reason = "the network's output is not finite" if whole else "the input has a NaN or infinite value"
         raise InvalidInput(f"input {row} has no prediction ({int(lost.sum())} such inputs): {reason}; correct it")
-
-
-# ---- a model as a function ---------------------------------------------------------------------
-
-
-# ---- samples -------------------------------------------------------------------------------------
 
 
 # ---- averages ------------------------------------------------------------------------------------
@@ -199,11 +186,6 @@ class _Moments:
         self.squares[rows] += (values - mean).square().sum(dim=0) + step.square() * before * new / (before + new)
         self.mean[rows] += step * new / (before + new)
         self._count[rows] += new
-
-
-def calibration_of(posterior: BernoulliPosterior | None, given: LogitScale | None) -> LogitScale:
-    """The calibration to use: the given one, the posterior's, or none."""
-    return given or (LogitScale() if posterior is None else posterior.logit_scale)
 
 
 def _probabilities_and_entropy(outputs: Tensor, scale: float, shift: tuple[float, ...]) -> Tensor:

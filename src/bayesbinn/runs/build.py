@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from math import prod
 from typing import Any
 
 import torch
@@ -16,11 +14,13 @@ from bayesbinn import models
 from bayesbinn.binary import split_parameters
 from bayesbinn.data import Dataset
 from bayesbinn.data.card import DataCard
-from bayesbinn.errors import InvalidInput, nearest
+from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.config import Experiment, MethodSettings, TrainingSettings
 from bayesbinn.methods import get_method
 from bayesbinn.methods.contract import BinaryOptimizer
-from bayesbinn.train.loop import Loss
+from bayesbinn.train.loop import (
+    Loss,
+)
 
 LOSSES: dict[str, Loss] = {
     "cross_entropy": F.cross_entropy,
@@ -35,60 +35,37 @@ def loss_of(training: TrainingSettings) -> Loss:
         return LOSSES[training.loss]
     if training.loss != "cross_entropy":
         raise InvalidInput(
-            f"training.label_smoothing={training.label_smoothing}: it is for cross_entropy; leave it out with "
+            f"training.label_smoothing={training.label_smoothing}: it is for cross_entropy; remove it for "
             f"{training.loss!r}"
         )
     return partial(F.cross_entropy, label_smoothing=training.label_smoothing)
 
 
-def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
-    """The experiment's network, fitted to the data's shape and classes."""
-    settings = experiment.model
-    if settings.name not in models.NETWORKS:
-        raise InvalidInput(f"there is no network {settings.name!r}.{nearest(settings.name, models.NETWORKS)}")
-    maker: Callable[..., nn.Sequential] = getattr(models, settings.name)
-    size = dataset.input_shape
-    if settings.name == "synthetic_mlp":
-        if dataset.num_classes > 2:
-            raise InvalidInput(f"{dataset.name}: {dataset.num_classes} classes; synthetic_mlp has one output, for 2")
-        return maker(prod(size), output_batchnorm=settings.output_batchnorm, width=settings.width)
-    if settings.name == "table_mlp":
-        plan = {"hidden": settings.hidden, "layers": settings.layers, "width": settings.width}
-        return maker(max(dataset.num_classes, 1), inputs=prod(size), **plan)
-    shape: dict[str, Any] = {}
-    if settings.name == "continual_mlp":
-        shape = {"inputs": prod(size), "batchnorm": settings.batchnorm}
-    elif settings.name.endswith("_mlp"):
-        shape = {"inputs": prod(size), "affine": settings.affine}
-    elif settings.name == "vgg":
-        if len(size) != 3:
-            raise InvalidInput(f"{dataset.name}: vgg needs images (channels, height, width), these examples are {size}")
-        shape = {"channels": size[0], "image_size": size[1:], "output_affine": settings.output_affine}
-    elif size != (wanted := (1, 28, 28) if settings.name == "lrnet_mnist" else (3, 32, 32)):
-        raise InvalidInput(f"{dataset.name}: {settings.name} takes images of {wanted}, these examples are {size}")
-    return maker(max(dataset.num_classes, 1), order=settings.order, width=settings.width, **shape)
-
-
-def check_loss(experiment: Experiment, dataset: Dataset | DataCard) -> None:
-    """Refuse a loss that does not fit what the data ask for and what the network puts out."""
-    loss, single = experiment.training.loss, experiment.model.name == "synthetic_mlp"
-    wanted = "mse" if dataset.task == "regression" else "binary_cross_entropy" if single else "cross_entropy"
-    if loss != wanted:
-        raise InvalidInput(
-            f"training.loss is {loss!r}: {dataset.name} is {dataset.task}, for which {experiment.model.name} "
-            f"needs {wanted!r}; add --set training.loss={wanted}"
-        )
-
-
 def check_batch_size(experiment: Experiment, model: nn.Module) -> None:
-    """Refuse batches of one example where BatchNorm would need their statistics."""
+    """Refuse batches of one example if BatchNorm would need their statistics."""
     if experiment.training.batch_size > 1:
         return
     if name := next((name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)), None):
         hint = " or model.batchnorm=false" if experiment.model.name == "continual_mlp" else ""
         raise InvalidInput(
-            f"training.batch_size=1: BatchNorm (layer {name} of {experiment.model.name}) has no statistics of a single "
-            f"example; use 2 or more{hint}"
+            f"training.batch_size=1: BatchNorm (layer {name} of {experiment.model.name}) has no statistics for a "
+            f"single example; use 2 or more{hint}"
+        )
+
+
+def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
+    """The experiment's network, fitted to the data's shape and classes."""
+    return models.fitted(experiment.model.name, experiment.model, dataset)
+
+
+def check_loss(experiment: Experiment, dataset: Dataset | DataCard) -> None:
+    """Refuse a loss that does not fit what the data ask for and what the network puts out."""
+    name, loss = experiment.model.name, experiment.training.loss
+    wanted = models.loss_for(name, dataset.task)
+    if loss != wanted:
+        raise InvalidInput(
+            f"training.loss is {loss!r}: {dataset.name} is {dataset.task}, for which {name} "
+            f"needs {wanted!r}; add --set training.loss={wanted}"
         )
 
 

@@ -20,7 +20,7 @@ from bayesbinn.experiments.config import load_experiment
 from bayesbinn.files import write_whole
 from bayesbinn.packing.sizes import Summary
 from bayesbinn.packing.sizes import summary as summarise_model
-from bayesbinn.posterior import BernoulliPosterior, LogitScale
+from bayesbinn.posterior import LogitScale
 from bayesbinn.prediction.predicting import Prediction, predict
 from bayesbinn.runs.best_epoch import best_epoch as best_epoch
 from bayesbinn.runs.build import build_model
@@ -247,8 +247,3 @@ def summarise(source: str, data_dir: Path | None) -> Summary:
     if card is None:
         card = card_of(experiment, load_data(experiment, data_dir))
     return summarise_model(build_model(experiment, card), card.example())
-
-
-def posterior_of(folder: Path) -> BernoulliPosterior:
-    """The posterior that a run saved."""
-    return BernoulliPosterior.load(folder / "posterior.safetensors")

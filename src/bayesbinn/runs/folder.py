@@ -7,8 +7,9 @@ from typing import Any
 
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, as_begun, load_experiment
-from bayesbinn.files import write_whole
 from bayesbinn.train.rows import read_rows
+
+CONFIG = "config.toml"
 
 
 def difference(existing: Experiment, wanted: Experiment) -> str:
@@ -24,24 +25,13 @@ def difference(existing: Experiment, wanted: Experiment) -> str:
 
 def refuse_another(experiment: Experiment, folder: Path) -> Experiment:
     """Refuse a folder of another experiment; of a free one or of this very one, the experiment as it was begun."""
-    config = folder / "config.toml"
+    config = folder / CONFIG
     if not config.exists():
         return experiment
     begun = load_experiment(str(config))
     if change := difference(begun, experiment):
         raise InvalidInput(f"{folder} holds another experiment ({change}); choose another --out")
     return as_begun(begun, experiment)
-
-
-def begin_folder(experiment: Experiment, folder: Path) -> None:
-    """The folder of a run, with its experiment in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
-    config = folder / "config.toml"
-    if not config.exists():
-        write_whole(config, experiment.to_toml().encode())
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -53,9 +43,9 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def load_config(folder: Path) -> Experiment:
     """The experiment of a run."""
-    config = folder / "config.toml"
+    config = folder / CONFIG
     if not config.is_file():
-        raise InvalidFile(f"{folder}: there is no run here (no config.toml)")
+        raise InvalidFile(f"{folder}: there is no run here (no {CONFIG})")
     return load_experiment(str(config))
 
 

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 
 from bayesbinn import ranks
-from bayesbinn.continual import Learner
 from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.choose import choose_for_file
 from bayesbinn.experiments.config import Experiment, load_experiment, preset_names
 from bayesbinn.runs.best_epoch import best_epoch as best_epoch
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.stream import open_run
+from bayesbinn.train.folder import RunFolder
 from bayesbinn.train.schedules import Cosine
+from bayesbinn.train.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,13 @@ def _parse_change(change: str) -> tuple[str, Any]:
         return key, text
 
 
-def open_any(experiment: Experiment, folder: Path, data_dir: Path | None) -> Run | Learner:
-    """A run of one task, or of a stream of tasks; both are trained by `train`."""
+def open_any(experiment: Experiment, folder: RunFolder | Path, data_dir: Path | None) -> Trainer:
+    """A run of one task, or of a stream of tasks."""
     world = ranks.world()
     ranks.decided(lambda: check_ranks(experiment, world))
-    return (Run.open if experiment.continual is None else open_run)(experiment, folder, data_dir)
+    if experiment.continual is None:
+        return Run.open(experiment, folder, data_dir)
+    return open_run(experiment, folder, data_dir)
 
 
 def check_ranks(experiment: Experiment, world: int) -> None:

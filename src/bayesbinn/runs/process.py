@@ -16,7 +16,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from bayesbinn.train.lock import RunLock
+from bayesbinn.train.folder import RunFolder
+from bayesbinn.train.progress import RunStopped
 
 FAILED, STOPPED, TERMINATED = 1, 130, 143
 """Exit codes: an error, asked to stop by the parent, asked to stop by SIGTERM."""
@@ -36,18 +37,18 @@ def main() -> int:
     signal.signal(signal.SIGTERM, terminate)  # a cluster's walltime
     request: dict[str, Any] = json.loads(sys.stdin.readline())
     threading.Thread(target=_watch, args=(stopping,), daemon=True).start()
-    lock = RunLock(Path(request["folder"]))
-    if not lock.acquire(should_stop=stopping.is_set, tell=lambda text: print(text, flush=True)):
-        return TERMINATED if terminated.is_set() else STOPPED
+    place = Path(request["folder"])
     try:
-        code = _train(request, lock, stopping)
-        return TERMINATED if code == STOPPED and terminated.is_set() else code
+        with RunFolder.awaited(place, should_stop=stopping.is_set, tell=lambda text: print(text, flush=True)) as folder:
+            _train(request, folder, stopping)
+            return 0
+    except RunStopped as stopped:
+        print(stopped)
+        return TERMINATED if terminated.is_set() else STOPPED
     except Exception as error:
         traceback.print_exc()
         print(f"error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
         return FAILED
-    finally:
-        lock.release()
 
 
 def _watch(stopping: threading.Event) -> None:
@@ -58,20 +59,17 @@ def _watch(stopping: threading.Event) -> None:
     os._exit(STOPPED)
 
 
-def _train(request: dict[str, Any], lock: RunLock, stopping: threading.Event) -> int:
+def _train(request: dict[str, Any], folder: RunFolder, stopping: threading.Event) -> None:
     import torch
 
     torch.set_num_threads(request["threads"])
     from bayesbinn.experiments.config import validated
-    from bayesbinn.files import clear_leftovers
     from bayesbinn.runs.open import open_any
-    from bayesbinn.train.progress import Progress, RunStopped, row_text
+    from bayesbinn.train.progress import Progress, row_text
 
-    clear_leftovers(Path(request["folder"]))
     experiment = validated(json.loads(request["config"]), request["name"])
     data_dir = request["data_dir"]
-    run = open_any(experiment, Path(request["folder"]), Path(data_dir) if data_dir else None)
-    run.may_write = lock.check
+    run = open_any(experiment, folder, Path(data_dir) if data_dir else None)
     if run.where_to_resume:
         print(f"resuming in {run.where_to_resume}", flush=True)
 
@@ -79,12 +77,7 @@ def _train(request: dict[str, Any], lock: RunLock, stopping: threading.Event) ->
         if progress.row is not None:
             print(f"epoch {progress.epoch}/{progress.epochs}  {row_text(progress.row)}", flush=True)
 
-    try:
-        run.train(stop_after=request["stop_after"], on_progress=tell, should_stop=stopping.is_set)
-    except RunStopped as stopped:
-        print(stopped)
-        return STOPPED
-    return 0
+    run.train(stop_after=request["stop_after"], on_progress=tell, should_stop=stopping.is_set)
 
 
 if __name__ == "__main__":

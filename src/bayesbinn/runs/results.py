@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from bayesbinn import ranks
 from bayesbinn.data import Parts
 from bayesbinn.data.card import DataCard
 from bayesbinn.errors import BayesbinnError
-from bayesbinn.files import write_whole
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
 from bayesbinn.prediction.predicting import predict
 from bayesbinn.runs.best_epoch import BestNetwork
@@ -22,6 +20,7 @@ from bayesbinn.runs.scores import class_scores
 from bayesbinn.train import calibration as run_calibration
 from bayesbinn.train import residuals as run_residuals
 from bayesbinn.train.calibration import Which
+from bayesbinn.train.folder import RunFolder
 
 SCORES = "scores.json"
 _BATCH = 1000
@@ -32,10 +31,9 @@ class ResultWriter:
     """Writes into a run's folder. All ranks call it, because those that wait for long would take rank 0 for lost;
     rank 0 alone writes."""
 
-    folder: Path
+    folder: RunFolder
     card: DataCard
     parts: Parts
-    may_write: Callable[[], None]
 
     def write(
         self, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None, best: BestNetwork | None
@@ -53,19 +51,20 @@ class ResultWriter:
             device = next(model.parameters()).device
             prediction = predict(model, posterior, x.to(device), batch_size=_BATCH, calibration=calibration)
             scores = {"epoch": epoch, **class_scores(prediction.probabilities, y, self.card.classes)}
-            self._write(lambda: write_whole(self.folder / SCORES, json.dumps(scores, indent=1).encode()))
+            self.folder.write(SCORES, json.dumps(scores, indent=1).encode())
 
     def _calibrated(
         self, which: Which, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None
     ) -> LogitScale:
         """Save a posterior with its calibration, unless the folder has it already."""
-        known = ranks.decided(lambda: _stored_or_none(self.folder, which, model, posterior))
+        known = ranks.decided(lambda: _stored_or_none(self.folder.path, which, model, posterior))
         if known is not None:
             return known
         found = run_calibration.NONE
         if self.parts.validation is not None and self.card.task == "classification" and epoch:
             found = run_calibration.fitted(model, posterior, self.parts.validation)
-        self._write(lambda: run_calibration.store(self.folder, which, epoch, model, posterior, found))
+        if self.folder.writes:
+            run_calibration.store(self.folder, which, epoch, model, posterior, found)
         return found
 
     def _measure_residuals(
@@ -74,16 +73,11 @@ class ResultWriter:
         """Keep how far a regression is off, unless the folder has it already."""
         if self.parts.validation is None or self.card.task != "regression" or not epoch:
             return
-        if ranks.decided(lambda: _stored_residuals_or_none(self.folder, which, model, posterior)) is None:
+        if ranks.decided(lambda: _stored_residuals_or_none(self.folder.path, which, model, posterior)) is None:
             unit = self.card.target_std
             found = run_residuals.estimated(epoch, model, posterior, self.parts.validation, unit)
-            if found is not None:
-                self._write(lambda: run_residuals.store(self.folder, which, found))
-
-    def _write(self, write: Callable[[], None]) -> None:
-        if ranks.rank() == 0:
-            self.may_write()
-            write()
+            if found is not None and self.folder.writes:
+                run_residuals.store(self.folder, which, found)
 
 
 def _stored_or_none(

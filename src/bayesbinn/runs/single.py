@@ -14,383 +14,228 @@ tensorboard/            the metrics as curves, where TensorBoard is installed
 from __future__ import annotations
 
 import json
-import math
-import time
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesbinn import ranks
 from bayesbinn.data import Dataset, Part, Parts
-from bayesbinn.data.card import CHECKPOINT_KEY, DataCard, restore_card
+from bayesbinn.data.card import FILE_NAME as CARD
+from bayesbinn.data.card import DataCard
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment
-from bayesbinn.files import write_whole
-from bayesbinn.methods import get_method
-from bayesbinn.methods.contract import BinaryOptimizer
-from bayesbinn.prediction.predicting import predict
 from bayesbinn.runs.averaging import NaturalAverage, check_averaging
 from bayesbinn.runs.best_epoch import BestNetwork, best_epoch
 from bayesbinn.runs.build import build_model, check_batch_size, check_loss, loss_of, make_optimizers
 from bayesbinn.runs.data import card_of, load_data, refuse_other_data, refuse_other_source
-from bayesbinn.runs.folder import begin_folder, load_run, refuse_another
+from bayesbinn.runs.folder import CONFIG, load_run, refuse_another
+from bayesbinn.runs.measure import accuracy, accuracy_of_the_mean, rmse
 from bayesbinn.runs.results import ResultWriter
 from bayesbinn.runs.tensorboard import Curves
-from bayesbinn.train import data_parallel as distributed
-from bayesbinn.train.checkpoints import (
-    check_adam,
-    check_alike,
-    check_lines,
-    check_progress,
-    read_checkpoint,
-    resuming,
-    write_checkpoint,
-)
-from bayesbinn.train.loop import (
-    Totals,
-    correct_predictions,
-    flips,
-    set_learning_rates,
-    train_batches,
-    training_threads,
-    warn_if_stuck,
-)
-from bayesbinn.train.progress import Clock, Progress, RunStopped
-
-TEST_BATCH = 1000
+from bayesbinn.train import data_parallel
+from bayesbinn.train.checkpoints import check_alike, check_lines
+from bayesbinn.train.folder import RunFolder, owned, path_of
+from bayesbinn.train.loop import flips, training_threads, warn_if_stuck
+from bayesbinn.train.progress import Clock, Progress
+from bayesbinn.train.trainer import Recipe, Trainer
 
 
-@dataclass
-class Run:
+class Run(Trainer):
     """An experiment under way. `Run.open` creates or resumes it; `train` goes on until the end."""
 
-    experiment: Experiment
-    folder: Path
-    dataset: Dataset
-    model: nn.Module
-    optimizer: BinaryOptimizer
-    real_optimizer: torch.optim.Optimizer | None
-    card: DataCard
-    epoch: int = 1
-    """The epoch under way, counted from 1; one above the last when the run is finished."""
-    totals: Totals = field(default_factory=Totals)
-    elapsed: float = 0.0
-    """Seconds spent on the epoch under way, over all sessions."""
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    _saved_at: float = -math.inf
-    signs: list[Tensor] = field(default_factory=list)
-    """The signs of the binary weights at the start of the epoch."""
-    best: BestNetwork | None = None
-    """The network after the first epoch with the best validation accuracy or RMSE."""
-    average: NaturalAverage = field(default_factory=NaturalAverage)
-    """Of λ after the last epochs, where the experiment asks for it."""
-    notes: tuple[str, ...] = ()
-    """What the user should know, one sentence each."""
-    may_write: Callable[[], None] = lambda: None
-    """Called before every writing; raises when the folder has become another process's."""
-    _replica: nn.Module | None = None
-    """The model as data-parallel ranks train it."""
+    tasks = 1
+
+    def __init__(self, experiment: Experiment, folder: RunFolder | Path, dataset: Dataset, card: DataCard) -> None:
+        """The run as its checkpoint has it, or a new one. `open` also checks that it matches the folder."""
+        training = experiment.training
+        check_loss(experiment, card)
+        torch.manual_seed(training.seed)
+        model = data_parallel.prepared(build_model(experiment, card), training.sync_batchnorm)
+        check_batch_size(experiment, model)
+        optimizer, real_optimizer = make_optimizers(experiment, model, card)
+        check_averaging(experiment, optimizer)
+        recipe = Recipe(
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            schedule=experiment.method.schedule,
+            loss=loss_of(training),
+            augment=experiment.data.augment,
+            shift=experiment.data.shift,
+            seed=training.seed,
+            classification=dataset.task == "classification",
+        )
+        super().__init__(model, optimizer, real_optimizer, recipe, folder)
+        self.experiment, self.dataset, self.card = experiment, dataset, card
+        self.rows: list[dict[str, Any]] = []
+        """A line of metrics per epoch."""
+        self.best: BestNetwork | None = None
+        """The network after the first epoch with the best validation accuracy or RMSE."""
+        self.signs: list[Tensor] = []
+        """The signs of the binary weights at the start of the epoch."""
+        self.average = NaturalAverage()
+        """Of λ after the last epochs, if the experiment asks for it."""
+        self._split: Parts | None = None
+        self._remember_signs()
+        self._restore()
 
     # ---- opening -----------------------------------------------------------------------------
 
     @classmethod
-    def open(cls, experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Run:
-        """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-        ranks.decided(lambda: refuse_other_source(experiment, folder))
-        dataset = load_data(experiment, data_dir)
-        here = card_of(experiment, dataset)
-        # The data first: settings chosen for them, such as the number of epochs, change with them.
-        card, notes = ranks.decided(lambda: refuse_other_data(here, folder))
-        begun = ranks.decided(lambda: refuse_another(experiment, folder))
-        run = cls._build(begun, folder, dataset, card)
-        run.notes = notes
-        ranks.decided(run._begin)
-        return run
+    def open(cls, experiment: Experiment, folder: RunFolder | Path, data_dir: Path | None = None) -> Run:
+        """Start a run in a new folder, or resume the one that is there if it is of the same experiment.
+
+        A path is locked while something is written there: now, and during `train`.
+        """
+        with owned(folder) as writable:
+            place = writable.path
+            ranks.decided(lambda: refuse_other_source(experiment, place))
+            dataset = load_data(experiment, data_dir)
+            here = card_of(experiment, dataset)
+            # The data first: settings chosen for them, such as the number of epochs, change with them.
+            card, notes = ranks.decided(lambda: refuse_other_data(here, place))
+            begun = ranks.decided(lambda: refuse_another(experiment, place))
+            run = cls(begun, folder, dataset, card)
+            run.notes = notes
+            ranks.decided(lambda: run._begin(writable))
+            return run
 
     @classmethod
     def load(cls, folder: Path, data_dir: Path | None = None) -> Run:
         """A run as its last checkpoint has it. Nothing is written, so that a run under way can be looked at."""
         experiment, _ = load_run(folder)
         if experiment.continual is not None:
-            raise InvalidInput(f"{folder}: a stream of tasks; use bayesbinn.continual.open_run")
+            raise InvalidInput(f"{folder}: a stream of tasks; use bayesbinn.runs.stream.open_run")
         dataset = load_data(experiment, data_dir)
         card, notes = refuse_other_data(card_of(experiment, dataset), folder)
-        run = cls._build(experiment, folder, dataset, card)
+        run = cls(experiment, folder, dataset, card)
         run.notes = notes
         if not run.rows:
             raise InvalidInput(f"{folder}: no epoch is finished yet; train first")
         return run
 
-    @classmethod
-    def _build(cls, experiment: Experiment, folder: Path, dataset: Dataset, card: DataCard) -> Run:
-        check_loss(experiment, card)
-        torch.manual_seed(experiment.training.seed)
-        model = distributed.prepared(build_model(experiment, card), experiment.training.sync_batchnorm)
-        check_batch_size(experiment, model)
-        optimizer, real_optimizer = make_optimizers(experiment, model, card)
-        check_averaging(experiment, optimizer)
-        run = cls(experiment, folder, dataset, model, optimizer, real_optimizer, card)
-        run._remember_signs()
-        run._restore(folder / "checkpoint.pt")
-        return run
-
     @property
-    def finished(self) -> bool:
-        return self.epoch > self.experiment.training.epochs
-
-    @property
-    def total_epochs(self) -> int:
-        return self.experiment.training.epochs
-
-    @property
-    def epochs_done(self) -> int:
-        return self.epoch - 1
-
-    @property
-    def where_to_resume(self) -> str:
-        """In words; empty at the start."""
-        begun = self.epoch > 1 or self.totals.batches
-        return f"epoch {self.epoch}, after {self.totals.batches} batches" if begun else ""
+    def folder(self) -> Path:
+        assert self._given_folder is not None
+        return path_of(self._given_folder)
 
     # ---- training ----------------------------------------------------------------------------
 
-    def train(
-        self,
-        *,
-        stop_after: int | None = None,
-        checkpoint_seconds: float = 180.0,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Go on until the last epoch, or until epoch `stop_after` of an unchanged schedule.
+    def _epochs_per_stop(self) -> int:
+        return 1
 
-        Writes a checkpoint after every epoch and, inside one, every `checkpoint_seconds`. When
-        `should_stop` says so, the batch under way is finished and a checkpoint written.
-        """
-        if stop_after is not None and stop_after < 1:
-            raise InvalidInput(f"stop_after={stop_after}: it must be 1 or more")
-        last = min(self.experiment.training.epochs, stop_after or self.experiment.training.epochs)
-        parts = self.dataset.split(self.experiment.data.validation, self.experiment.split_seed)
-        if self.epoch <= last:
-            with Curves(self.folder, self.epoch) if ranks.rank() == 0 else nullcontext() as curves:
+    def _position(self) -> str:
+        return f"epoch {self.epoch}"
 
-                def tell(progress: Progress) -> None:
-                    if progress.row is not None and curves is not None:
-                        curves.add(progress.row)
-                    on_progress(progress)
+    def _parts(self) -> Parts:
+        if self._split is None:
+            self._split = self.dataset.split(self.experiment.data.validation, self.experiment.split_seed)
+        return self._split
 
-                with training_threads(self.model, self.experiment.training.batch_size):
-                    self._train_until(last, parts, checkpoint_seconds, tell, should_stop)
-            if self.dataset.task == "classification" and ranks.rank() == 0:
-                losses = [row["train_loss"] for row in self.rows]
-                warn_if_stuck(losses, self.rows[-1]["train_accuracy"], self.dataset.train_targets)
-        posterior = self.optimizer.posterior() if self.optimizer.binary else None
-        results = ResultWriter(self.folder, self.card, parts, self.may_write)
-        results.write(self.epochs_done, self.model, posterior, self.best)
+    def _training_part(self) -> Part:
+        return self._parts().train
 
-    def _train_until(
-        self,
-        last: int,
-        parts: Parts,
-        checkpoint_seconds: float,
-        on_progress: Callable[[Progress], None],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        training, settings = self.experiment.training, self.experiment.method
-        if self._replica is None:
-            self._replica = distributed.replicated(self.model, self.optimizer, self.real_optimizer)
-        loss = loss_of(training)
-        while self.epoch <= last:
-            batches = parts.train.batches(
-                training.batch_size,
-                seed=training.seed,
-                epoch=self.epoch,
-                start=self.totals.batches,
-                augment=self.experiment.data.augment,
-                drop_single=True,
-                shard=(ranks.rank(), ranks.world()),
-                shift=self.experiment.data.shift,
-            )
-            count = self.totals.batches + len(batches)
-            clock = Clock(self.elapsed, checkpoint_seconds)
+    def _worth_saving(self, waited: float, checkpoint_seconds: float) -> bool:
+        # The toy problems have thousands of epochs, each far shorter than a second: not every one is worth a file.
+        return waited >= min(1.0, checkpoint_seconds)
 
-            def before_batch(count: int = count) -> None:
-                progress = (self.epoch - 1 + self.totals.batches / count) / training.epochs
-                factor = settings.schedule.factor(self.epoch, training.epochs, progress)
-                set_learning_rates(self._optimizers(), factor)
-                distributed.separate_dropout(training.seed, self.epoch, self.totals.batches)
+    @contextmanager
+    def _watched(
+        self, folder: RunFolder | None, on_progress: Callable[[Progress], None]
+    ) -> Iterator[Callable[[Progress], None]]:
+        writes = folder is not None and folder.writes
+        opened = Curves(folder, self.epoch) if folder is not None and writes else nullcontext()
+        # Around all epochs: the toy problems have thousands of short ones, and are measured by as many threads.
+        with opened as curves, training_threads(self.model, self.recipe.batch_size):
 
-            def after_batch(count: int = count, clock: Clock = clock) -> None:
-                seen, classes = self.totals, self.dataset.task == "classification"
-                on_progress(Progress(self.epoch, training.epochs, seen.batches, count, seen, classification=classes))
-                # Ctrl-C reaches the ranks in different batches, and their clocks differ.
-                stop, save = ranks.summed([should_stop(), ranks.rank() == 0 and clock.checkpoint_due()])
-                if stop or save:
-                    self.elapsed = clock.elapsed()
-                    self._save(distributed.total_of(self.totals))
-                if stop:
-                    raise RunStopped(f"stopped in epoch {self.epoch}; the same command resumes {self.folder}")
+            def watch(progress: Progress) -> None:
+                if progress.row is not None and curves is not None:
+                    curves.add(progress.row)
+                on_progress(progress)
 
-            train_batches(
-                self._replica,
-                self.optimizer,
-                batches,
-                self.totals,
-                loss=loss,
-                real_optimizer=self.real_optimizer,
-                mc_samples=settings.settings.get("mc_samples", get_method(settings.name).defaults.get("mc_samples", 1)),
-                sizes=batches.sizes,
-                before_batch=before_batch,
-                after_batch=after_batch,
-            )
-            self.average.after_epoch(self.epoch, training, self.model, self.optimizer, parts.train)
-            row = self._finish_epoch(parts.validation, parts.test, clock, is_last=self.epoch == last)
-            on_progress(Progress(self.epoch - 1, training.epochs, count, count, Totals(), row))
+            yield watch
+        if self.recipe.classification and writes:
+            losses = [row["train_loss"] for row in self.rows]
+            targets = self.dataset.train_targets
+            warn_if_stuck(losses, self.rows[-1]["train_accuracy"], targets, stacklevel=5)  # whoever called `train`
 
-    def _finish_epoch(self, validation: Part | None, test: Part | None, clock: Clock, is_last: bool) -> dict[str, Any]:
+    def _end_epoch(self, row: dict[str, Any], clock: Clock, is_last: bool) -> dict[str, Any]:
+        training = self.experiment.training
+        self.average.after_epoch(self.epoch, training, self.model, self.optimizer, self._parts().train)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        totals = distributed.total_of(self.totals)
-        row: dict[str, Any] = {
-            "epoch": self.epoch,
-            "lr": self.optimizer.param_groups[0]["lr"],
-            "train_loss": totals.mean_loss,
-            "train_accuracy": totals.accuracy if self.dataset.task == "classification" else None,
-            "validation_accuracy": None,
-            "test_accuracy": None,
-            "flip_ratio": flips(self.signs, parameters),
-        }
-        if self.dataset.task == "regression":
+        row |= {"validation_accuracy": None, "test_accuracy": None, "flip_ratio": flips(self.signs, parameters)}
+        if not self.recipe.classification:
             row |= {"validation_rmse": None, "test_rmse": None}
-        if is_last or self.epoch % self.experiment.training.evaluate_every == 0:
-            distributed.share_buffers(self.model)
-            if validation is not None:
-                row |= self._measured("validation", validation)
-            if test is not None:
-                row |= self._measured("test", test)
-                row |= self._accuracy_of_the_mean(test)
+        if is_last or self.epoch % training.evaluate_every == 0:
+            row |= self._measured()
         row["seconds"] = clock.elapsed()
         self.rows.append(row)
         if best_epoch(self.rows) is row:
             self.best = BestNetwork.of(self.epoch, self.model, self.optimizer)
-        self.epoch, self.totals, self.elapsed = self.epoch + 1, Totals(), 0.0
+        self.epoch += 1
         self._remember_signs()
-        # The toy problems have thousands of epochs, each far shorter than a second: not every one is worth a file.
-        if is_last or clock.epoch_worth_saving(self._saved_at):
-            self._save(self.totals)
-            self._write_metrics()
         return row
 
-    def _measured(self, name: str, part: Part) -> dict[str, float]:
-        """How good the mode is: in percent of a classification, in the unit of the targets of a regression."""
-        if self.dataset.task == "regression":
-            return {f"{name}_rmse": self._rmse(part)}
-        return {f"{name}_accuracy": self._accuracy(part)}
-
-    @torch.no_grad()
-    def _rmse(self, part: Part) -> float:
-        self.model.eval()
-        own = distributed.own_batches(part, TEST_BATCH)
-        (squares,) = ranks.summed([sum(float((self.model(x) - y).double().square().sum()) for x, y in own)])
-        return self.dataset.target_std * math.sqrt(squares / len(part))
-
-    @torch.no_grad()
-    def _accuracy(self, part: Part) -> float:
-        self.model.eval()
-        own = distributed.own_batches(part, TEST_BATCH)
-        (correct,) = ranks.summed([sum(correct_predictions(self.model(x), y) for x, y in own)])
-        return 100 * correct / len(part)
-
-    def _accuracy_of_the_mean(self, part: Part) -> dict[str, Any]:
-        samples = self.experiment.training.mean_samples
-        if samples == 0 or self.dataset.task != "classification" or not self.optimizer.binary:
-            return {}
-        posterior = self.optimizer.posterior()
-        if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()):
-            return {}  # a point mass: every sample is the mode
-        if posterior.saturated:
-            return {"test_accuracy_mean": self._accuracy(part)}
-        seed, right = self.experiment.training.seed, 0
-        for x, y in distributed.own_batches(part, TEST_BATCH):
-            right += int((predict(self.model, posterior, x, samples=samples, seed=seed).classes == y).sum())
-        (correct,) = ranks.summed([right])
-        return {"test_accuracy_mean": 100 * correct / len(part)}
-
-    def _optimizers(self) -> list[torch.optim.Optimizer]:
-        return [self.optimizer] if self.real_optimizer is None else [self.optimizer, self.real_optimizer]
+    def _measured(self) -> dict[str, float]:
+        """How good the mode is, in percent or in the unit of the targets, and the mean over posterior samples."""
+        data_parallel.share_buffers(self.model)
+        found: dict[str, float] = {}
+        parts, training = self._parts(), self.experiment.training
+        for name, part in (("validation", parts.validation), ("test", parts.test)):
+            if part is None:
+                continue
+            if self.recipe.classification:
+                found[f"{name}_accuracy"] = accuracy(self.model, part)
+            else:
+                found[f"{name}_rmse"] = rmse(self.model, part, self.dataset.target_std)
+        if parts.test is not None and self.recipe.classification and self.optimizer.binary and training.mean_samples:
+            posterior = self.optimizer.posterior()
+            mean = accuracy_of_the_mean(self.model, posterior, parts.test, training.mean_samples, training.seed)
+            found |= {} if mean is None else {"test_accuracy_mean": mean}
+        return found
 
     def _remember_signs(self) -> None:
         self.signs = [p.detach() >= 0 for group in self.optimizer.param_groups for p in group["params"]]
         self.signs = [sign.to(torch.int8) * 2 - 1 for sign in self.signs]
 
+    def _finish(self, folder: RunFolder | None) -> None:
+        assert folder is not None
+        posterior = self.optimizer.posterior() if self.optimizer.binary else None
+        ResultWriter(folder, self.card, self._parts()).write(self.epochs_done, self.model, posterior, self.best)
+
     # ---- files -------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        begin_folder(self.experiment, self.folder)
-        restore_card(self.folder, self.card)
-        self._write_metrics()
+    def _begin(self, folder: RunFolder) -> None:
+        folder.keep(CONFIG, self.experiment.to_toml().encode())
+        folder.keep(CARD, self.card.to_json().encode())
+        self._write_metrics(folder)
 
-    def _save(self, totals: Totals) -> None:
-        if ranks.rank():
-            return
-        state = self._state(totals)
-        self.may_write()
-        self._saved_at = time.monotonic()
-        write_checkpoint(self.folder / "checkpoint.pt", state)
+    def _write_metrics(self, folder: RunFolder) -> None:
+        folder.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows).encode())
 
-    def _state(self, totals: Totals) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "totals": asdict(totals),
-            "elapsed": self.elapsed,
-            "rows": self.rows,
-            "signs": self.signs,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "real_optimizer": None if self.real_optimizer is None else self.real_optimizer.state_dict(),
-            "random": torch.get_rng_state(),
-            "best": None if self.best is None else vars(self.best),
-            CHECKPOINT_KEY: self.card.to_json(),
-            **({"average": vars(self.average)} if self.average.count else {}),
-        }
+    def _own_state(self) -> dict[str, Any]:
+        own = {"rows": self.rows, "signs": self.signs, "best": None if self.best is None else vars(self.best)}
+        return {**own, "average": vars(self.average)} if self.average.count else own
 
-    def _restore(self, path: Path) -> None:
-        state = ranks.decided(lambda: read_checkpoint(path))
-        if state is None:
-            return
-        with resuming(path):
-            self._check(state)
-            self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            if self.real_optimizer is not None:
-                self.real_optimizer.load_state_dict(state["real_optimizer"])
-            self.epoch, self.elapsed, self.rows = state["epoch"], state["elapsed"], state["rows"]
-            self.totals = distributed.part_of(Totals(**state["totals"]))
-            self.signs = [sign.to(distributed.device()) for sign in state["signs"]]
-            self.best = BestNetwork(**state["best"]) if state.get("best") else None
-            self.average = NaturalAverage(**state.get("average", {}))
-            torch.set_rng_state(state["random"])
+    def _restore_own(self, state: dict[str, Any]) -> None:
+        self.rows = state["rows"]
+        self.signs = [sign.to(data_parallel.device()) for sign in state["signs"]]
+        self.best = BestNetwork(**state["best"]) if state.get("best") else None
+        self.average = NaturalAverage(**state.get("average", {}))
 
     def _check(self, state: dict[str, Any]) -> None:
-        """Refuse a state that this run cannot have written."""
-        check_alike(state, {**self._state(Totals()), "rows": [], "best": state.get("best")})
+        super()._check(state)
         if state.get("best"):
             check_alike(state["best"]["model"], BestNetwork.of(0, self.model, self.optimizer).model)
         check_lines(state["rows"], "rows")
-        check_progress(state, len(self.dataset.train_inputs))
-        if state["epoch"] != len(state["rows"]) + 1 or state["epoch"] > self.experiment.training.epochs + 1:
+        if state["epoch"] != len(state["rows"]) + 1 or state["epoch"] > self.recipe.epochs + 1:
             raise InvalidFile(f"epoch {state['epoch']} with metrics of {len(state['rows'])} epochs")
-        if self.real_optimizer is not None:
-            check_adam(state["real_optimizer"], self.real_optimizer)
 
-    def _write_metrics(self) -> None:
-        """The file always tells what the checkpoint knows: a killed run leaves no line twice."""
-        if ranks.rank():
-            return
-        self.may_write()
-        lines = "".join(json.dumps(row) + "\n" for row in self.rows)
-        write_whole(self.folder / "metrics.jsonl", lines.encode())
+    def _template(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {"rows": [], "best": state.get("best")}
+
+    def _max_examples(self) -> int:
+        return len(self.dataset.train_inputs)

@@ -17,16 +17,19 @@ from pathlib import Path
 import torch
 
 from bayesbinn import data as data_sets
-from bayesbinn.continual.learner import Learner, Plan
+from bayesbinn.continual.learner import Learner
+from bayesbinn.continual.plan import Plan
 from bayesbinn.continual.record import Record
 from bayesbinn.data import Dataset, Stream
+from bayesbinn.data.card import FILE_NAME as CARD
 from bayesbinn.data.card import DataCard
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.runs.averaging import check_averaging
 from bayesbinn.runs.build import build_model, check_batch_size, check_loss, loss_of, make_optimizers
 from bayesbinn.runs.data import card_of, load_data, refuse_other_data, refuse_other_source
-from bayesbinn.runs.folder import begin_folder, refuse_another
+from bayesbinn.runs.folder import CONFIG, refuse_another
+from bayesbinn.train.folder import RunFolder, owned
 from bayesbinn.train.rows import read_rows
 
 
@@ -44,21 +47,26 @@ def _stream_of(experiment: Experiment, dataset: Dataset) -> Stream:
     return data_sets.split(dataset, settings.classes_per_task, settings.scenario)
 
 
-def open_run(experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Learner:
-    """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-    refuse_other_source(experiment, folder)
-    dataset = load_data(experiment, data_dir)
-    # The data first: settings chosen for them, such as the number of epochs, change with them.
-    card, notes = refuse_other_data(card_of(experiment, dataset), folder)
-    experiment = refuse_another(experiment, folder)
-    learner = _built(experiment, folder, dataset, card)
-    learner.notes = notes
-    begin_folder(experiment, folder)
-    learner.write_card()
-    return learner
+def open_run(experiment: Experiment, folder: RunFolder | Path, data_dir: Path | None = None) -> Learner:
+    """Start a run in a new folder, or resume the one that is there if it is of the same experiment.
+
+    A path is locked while something is written there: now, and during `train`.
+    """
+    with owned(folder) as writable:
+        place = writable.path
+        refuse_other_source(experiment, place)
+        dataset = load_data(experiment, data_dir)
+        # The data first: settings chosen for them, such as the number of epochs, change with them.
+        card, notes = refuse_other_data(card_of(experiment, dataset), place)
+        experiment = refuse_another(experiment, place)
+        learner = _built(experiment, folder, dataset, card)
+        learner.notes = notes
+        writable.keep(CONFIG, experiment.to_toml().encode())
+        writable.keep(CARD, learner.card.to_json().encode())
+        return learner
 
 
-def _built(experiment: Experiment, folder: Path, dataset: Dataset, card: DataCard) -> Learner:
+def _built(experiment: Experiment, folder: RunFolder | Path, dataset: Dataset, card: DataCard) -> Learner:
     stream, settings = _stream_of(experiment, dataset), experiment.continual
     assert settings is not None
     first = stream[0]

@@ -15,11 +15,11 @@ import socket
 import struct
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from bayesbinn.errors import InvalidFile
 from bayesbinn.files import make_folder, reason_of
+from bayesbinn.train.folder import RunFolder
 
 FOLDER = "tensorboard"
 _VERSION = "brain.Event:2"
@@ -31,7 +31,7 @@ class Curves:
     A resumed run starts at `first_epoch`: what an earlier session wrote from there on is hidden.
     """
 
-    def __init__(self, folder: Path, first_epoch: int) -> None:
+    def __init__(self, folder: RunFolder, first_epoch: int) -> None:
         self._file: BinaryIO | None = None
         try:
             from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -39,7 +39,7 @@ class Curves:
         except ImportError:
             return
         self._event, self._summary = Event, Summary
-        self._path = folder / FOLDER / _file_name()
+        self._path = folder.writable(FOLDER) / _file_name()
         make_folder(self._path.parent)
         try:
             self._file = self._path.open("xb")

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from bayesbinn.data import Dataset, Parts
-from bayesbinn.data.card import DataCard, known_card, restore_card
+from bayesbinn.data.card import FILE_NAME as CARD
+from bayesbinn.data.card import DataCard, known_card
 from bayesbinn.errors import BayesbinnError, InvalidInput
 from bayesbinn.experiments.config import Experiment
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
@@ -24,6 +25,7 @@ from bayesbinn.train import calibration as run_calibration
 from bayesbinn.train import residuals as run_residuals
 from bayesbinn.train.calibration import Which
 from bayesbinn.train.checkpoints import read_checkpoint, resuming
+from bayesbinn.train.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,10 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
     if state is None or not rows:
         raise InvalidInput(f"{folder}: no epoch is finished yet; train first")
     known = known_card(folder, state)
-    if known is not None:
-        with suppress(BayesbinnError, OSError):  # a folder that cannot be written to can still be predicted with
-            restore_card(folder, known)
+    if known is not None and not (folder / CARD).exists():
+        # A folder where nobody may write, or where another process does, can still be predicted with.
+        with suppress(BayesbinnError, OSError), RunFolder.locked(folder, patient=False) as writable:
+            writable.keep(CARD, known.to_json().encode())
     card = known or card_of(experiment, load_data(experiment, data_dir))
     best = _best(folder, state, rows) if which == "best" else None
     model, posterior = _restored(path, experiment, card, state)

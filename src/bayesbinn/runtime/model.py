@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bayesbinn.environment import cores
 from bayesbinn.errors import InvalidInput, InvalidUse, TooMuchMemory
 from bayesbinn.modelfile.container import ModelFile, read, shapes
 from bayesbinn.runtime import reference
@@ -91,7 +92,7 @@ class Model:
         self.residual = file.residual
         self.seems_to_take_pixels = _normalises_pixels(file)
         self.activations = activations
-        self.threads = threads or usable_cores()
+        self.threads = threads or cores()
         self.output_shape = shapes(file)[-1]
         self._input_size, self._output_size = prod(self.input_shape), prod(self.output_shape)
         self._network: Any = None
@@ -237,11 +238,6 @@ class Model:
     def __repr__(self) -> str:
         kind = f"{self.networks} networks" if self.networks > 1 else self.graph.task
         return f"Model({kind}, {self.input_shape} → {self.output_shape}, {self.activations}, {self.backend})"
-
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _normalises_pixels(file: ModelFile) -> bool:

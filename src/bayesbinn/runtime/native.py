@@ -7,7 +7,6 @@ are done together with the operation before them where nothing else needs its re
 
 from __future__ import annotations
 
-from collections import Counter
 from math import inf, prod
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from bayesbinn.errors import TooMuchMemory
 from bayesbinn.modelfile.container import ModelFile, shapes
+from bayesbinn.modelfile.fusion import affine_hosts, uses_of
 from bayesbinn.modelfile.graph import Node, Shape, Stored, channels_of, own_per_network, pooled_size, takes_eight_bits
 from bayesbinn.runtime.memory import readable
 
@@ -25,9 +25,6 @@ Finish = tuple[NDArray[np.float32] | None, NDArray[np.float32] | None, float, fl
 """Scale and shift [networks or 1, channels], and the limits of what comes out."""
 Axis = tuple[int, int, int, int, int, int, bool]
 """Windows, pixels, kernel (0: adaptive), stride, padding, dilation, and whether an average counts the padding."""
-
-_PRODUCTS = ("linear", "conv2d")
-_POOLS = ("max_pool2d", "avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool2d")
 
 
 def build(model: ModelFile, quantised: bool, threads: int, max_memory: int) -> Any:
@@ -57,8 +54,8 @@ class _Builder:
         self.quantised = quantised
         self.shapes = shapes(model)
         self.network = _native.Network(model.graph.networks, prod(self.shapes[0]), threads, max_memory)
-        self.uses = Counter(value for node in self.nodes for value in node.inputs)
-        self.uses[len(self.nodes)] += 1  # the output
+        self.uses = uses_of(self.nodes)
+        self.hosts = affine_hosts(self.nodes, [len(shape) for shape in self.shapes[1:]])
         # Where a value is, by its number and layout; a fused node's value is that of the whole group.
         self.places: dict[tuple[int, Layout], int] = {(0, "plain"): 0}
         self.done: set[int] = set()
@@ -69,7 +66,7 @@ class _Builder:
     def build(self) -> Any:
         for index, node in enumerate(self.nodes):
             if index not in self.done:
-                getattr(self, f"_{node.op}")(index, node)
+                getattr(self, f"_{node.op}", self._elementwise)(index, node)
         output = self._get(len(self.nodes), "plain")
         if output == 0:  # nothing but reshapes: the input must be copied
             output = self.network.affine(0, 1, prod(self.shapes[0]), 1, None, None, -inf, inf)
@@ -113,12 +110,9 @@ class _Builder:
         """What is done with this node's result before it is stored, and the last node that is part of it."""
         last = index
         scaled = node
-        # The channels of `affine` are an example's first axis, those of a linear layer its last.
-        same_channels = node.op != "linear" or len(self.shapes[index + 1]) == 1
-        if not node.tensors.keys() & {"scale", "shift"} and node.op != "add" and same_channels:
-            following = self._follower(last, "affine")
-            if following is not None:
-                last, scaled = following, self.nodes[following]
+        # A second scale and shift is a layer of its own here: joining two would round otherwise than the reference.
+        if not node.tensors.keys() & {"scale", "shift"} and self.hosts.get(index + 1) == index:
+            last, scaled = index + 1, self.nodes[index + 1]
         low, high = -inf, inf
         following = self._follower(last, "relu", "hardtanh")
         if following is not None:
@@ -173,29 +167,26 @@ class _Builder:
 
     def _conv2d(self, index: int, node: Node) -> None:
         weights, eight_bits = self._weights(node)
-        s = node.settings
-        top, _, left, _ = s["padding"]
-        kernel = s["shape"][2:]
-        geometry = [*self.shapes[node.inputs[0]], *self.shapes[index + 1]]
-        geometry += [*kernel, *s["stride"], top, left, *s["dilation"], s["groups"]]
+        geometry = _geometry(node, self.shapes[node.inputs[0]], self.shapes[index + 1])
         last, finish = self._finish(index, node)
         place = self._get(node.inputs[0], "image")
         self._put(last, "image", self.network.convolution(place, geometry, weights, eight_bits, *finish))
 
     def _pool(self, index: int, node: Node) -> None:
         channels, *sizes = self.shapes[node.inputs[0]]
-        axes = [_pool_axis(node, axis, size) for axis, size in enumerate(sizes)]
+        rows, columns = (_pool_axis(node, axis, size) for axis, size in enumerate(sizes))
         last, finish = self._finish(index, node)
         place = self._get(node.inputs[0], "image")
         average = "avg" in node.op
-        self._put(last, "image", self.network.pool(place, channels, *axes, average, *finish))
+        self._put(last, "image", self.network.pool(place, channels, rows, columns, average, *finish))
 
     _max_pool2d = _avg_pool2d = _adaptive_max_pool2d = _adaptive_avg_pool2d = _pool
 
     def _affine(self, index: int, node: Node) -> None:
         last, finish = self._finish(index, node)
         place, layout = self._present(node.inputs[0])
-        self._put(last, layout, self.network.affine(place, *self._channels(node.inputs[0], layout), *finish))
+        outer, channels, inner = self._channels(node.inputs[0], layout)
+        self._put(last, layout, self.network.affine(place, outer, channels, inner, *finish))
 
     def _limit(self, index: int, node: Node) -> None:
         place, layout = self._present(node.inputs[0])
@@ -210,11 +201,10 @@ class _Builder:
         return (inner, channels, 1) if layout == "image" else (1, channels, inner)
 
     def _elementwise(self, index: int, node: Node) -> None:
+        """Any function of one number that the native network knows by the operation's name."""
         place, layout = self._present(node.inputs[0])
         function = getattr(self.network, node.op)
         self._put(index, layout, function(place, prod(self.shapes[index + 1])))
-
-    _tanh = _sigmoid = _elementwise
 
     def _softmax(self, index: int, node: Node) -> None:
         shape, axis = self.shapes[index + 1], node.settings["axis"]
@@ -246,6 +236,31 @@ class _Builder:
 
 def _limits(node: Node) -> tuple[float, float]:
     return (0.0, inf) if node.op == "relu" else (node.settings["min"], node.settings["max"])
+
+
+def _geometry(node: Node, image: Shape, output: Shape) -> Any:
+    """How a convolution reads an image [channels, height, width]."""
+    from bayesbinn.runtime import _native
+
+    s = node.settings
+    top, _, left, _ = s["padding"]
+    return _native.Geometry(
+        channels=image[0],
+        height=image[1],
+        width=image[2],
+        outputs=output[0],
+        out_height=output[1],
+        out_width=output[2],
+        kernel_height=s["shape"][2],
+        kernel_width=s["shape"][3],
+        stride_height=s["stride"][0],
+        stride_width=s["stride"][1],
+        top=top,
+        left=left,
+        dilation_height=s["dilation"][0],
+        dilation_width=s["dilation"][1],
+        groups=s["groups"],
+    )
 
 
 def _pool_axis(node: Node, axis: int, length: int) -> Axis:

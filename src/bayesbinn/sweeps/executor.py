@@ -1,8 +1,8 @@
-"""Many runs at once, through `concurrent.futures`: on this machine, or on the workers of a Dask cluster.
+"""Run many experiments at once through `concurrent.futures`: on this machine or on the workers of a Dask cluster.
 
-Every run is a process of its own, started and awaited by a task of the executor: runs share neither random state nor
-threads, one that crashes takes no other with it, and a task that Dask repeats finds the folder locked until the first
-process is gone. Nothing here imports torch.
+Each run is a separate process, started and awaited by a task of the executor. Runs share neither random state nor
+threads, a crash does not affect other runs, and a task that Dask repeats finds the folder locked until the first
+process is gone. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, MissingDependency, how_to_install
+from bayesbinn.environment import cores, need
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.files import write_whole
 from bayesbinn.runs.process import STOPPED, TERMINATED
 
@@ -31,9 +31,9 @@ LOG, ERROR, METRICS = "log.txt", "error.txt", "metrics.jsonl"
 TICK = 0.5
 _PATIENCE = 10.0
 _LATENESS = 60.0
-"""Seconds after which a shared file system shows what another machine wrote."""
+"""Seconds to wait for a shared file system to show what another machine wrote."""
 _RESTARTS = 3
-"""Of a run that was stopped from outside, by a cluster's walltime, say, and got no further in between."""
+"""Restarts of a run that something else stops, such as a cluster's time limit, before it finishes another epoch."""
 
 
 class Interrupted(BayesbinnError):
@@ -44,7 +44,7 @@ class Interrupted(BayesbinnError):
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be trained, as plain values that travel to other machines."""
+    """A run to train, as plain values that can be sent to other machines."""
 
     name: str
     folder: str
@@ -57,40 +57,21 @@ class Job:
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a job."""
+    """How a job ended."""
 
     name: str
     state: Literal["finished", "stopped", "failed"]
     reason: str = ""
     machine: str = ""
     lines: int = 0
-    """Of its metrics, where it ran."""
-
-
-def need(module: str, extra: str, purpose: str) -> Any:
-    """An optional module, or one line that says what to install.
-
-    >>> need("json", "train", "reading JSON").loads("[1]")
-    [1]
-    """
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
-            raise
-        raise MissingDependency(f"{purpose} needs {module}: {how_to_install(extra)}") from None
+    """Lines of its metrics, on the machine where it ran."""
 
 
 # ---- where runs are run ---------------------------------------------------------------------------
 
 
-def cores() -> int:
-    """The processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class LocalProcesses(ThreadPoolExecutor):
-    """Threads that each wait for the process of one run; a shutdown that cancels stops the processes, too."""
+    """Threads that each wait for the process of one run; shutdown with cancellation also stops the processes."""
 
     def __init__(self, workers: int) -> None:
         self._leaving = threading.Event()
@@ -106,10 +87,10 @@ class LocalProcesses(ThreadPoolExecutor):
 def open_executor(
     workers: int | None, threads: int, scheduler: str | None
 ) -> Iterator[tuple[Executor, Callable[[], int]]]:
-    """An executor, and how many runs it runs at once, now. Leaving it by an exception stops what is running."""
+    """An executor, and the number of runs it can run at once. Leaving the block by an exception stops all runs."""
     for option, value in (("workers", workers), ("threads", threads)):
         if value is not None and value < 1:
-            raise InvalidInput(f"--{option} {value}: it must be 1 or more")
+            raise InvalidInput(f"--{option} {value}: must be 1 or more")
     if scheduler is None:
         slots = workers or max(1, cores() // threads)
         local = LocalProcesses(slots)
@@ -126,12 +107,12 @@ def open_executor(
         yield executor, lambda: workers or _threads_of(client)
     finally:
         executor.shutdown(wait=False)
-        with suppress(Exception):  # a scheduler that is gone
+        with suppress(Exception):  # the scheduler may be gone
             client.close()
 
 
 def _threads_of(client: Any) -> int:
-    """Of all workers now; 1 while there are none, or the scheduler does not answer."""
+    """Current number of threads of all workers; 1 if there are none or the scheduler does not answer."""
     try:
         return max(1, int(sum(client.nthreads().values())))
     except Exception:
@@ -139,14 +120,14 @@ def _threads_of(client: Any) -> int:
 
 
 def _connect(address: str) -> Any:
-    distributed = need("distributed", "dask", "--scheduler")
+    distributed = need("distributed", "--scheduler", "dask")
     try:
         return distributed.Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidInput(
             f"--scheduler {address}: no scheduler answers there ({reason}); start one with `dask scheduler`, "
-            "whose log tells the address"
+            "which logs its address"
         ) from None
 
 
@@ -160,7 +141,7 @@ def _on_this_machine(abandoned: Callable[[], bool]) -> None:
 
 
 def _forgotten_by_dask() -> bool:
-    """Whether nobody waits for the task of this thread any more: it was cancelled, or the client is gone."""
+    """Whether no one waits for this thread's task any more: it was canceled, or the client is gone."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
         return False
@@ -168,12 +149,12 @@ def _forgotten_by_dask() -> bool:
         worker = distributed.get_worker()
         task = worker.state.tasks.get(worker.get_current_task())
     except (ValueError, KeyError):
-        return False  # no worker of Dask
+        return False  # not a Dask worker
     return task is None or task.state in ("cancelled", "released", "forgotten")
 
 
 def work(job: Job) -> Ended:
-    """Run a job in a process of its own and wait for it; its output goes to log.txt in its folder."""
+    """Run a job in a separate process and wait for it; its output goes to log.txt in its folder."""
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOG).open("a", encoding="utf-8") as log:
@@ -226,7 +207,7 @@ def _run_process(job: Job, log: Any) -> int:
 def _reason(log: Path, code: int) -> str:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     if code < 0:
-        return f"its process was ended by signal {-code}"
+        return f"signal {-code} ended its process"
     return lines[-1].removeprefix("error: ")
 
 
@@ -241,10 +222,10 @@ def run_all(
     on_tick: Callable[[], None] = lambda: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Ended]:
-    """Run all jobs and yield each as it ends, in any order; a failed one stops no other.
+    """Run all jobs and yield each as it ends, in any order; a failed job does not stop the others.
 
-    With `slots`, the next job is asked for only when fewer than so many are under way. A run that was stopped, but not
-    from here, goes on elsewhere.
+    With `slots`, the next job is requested only when fewer than that many are running. A run that something else
+    stopped is restarted.
     """
     source, running, starts = iter(jobs), dict[Future[Ended], Job](), Counter[str]()
     late: list[tuple[Ended, Job, float]] = []
@@ -274,29 +255,29 @@ def run_all(
                 yield replace(ended, name=job.name)
             else:
                 if ended.lines > reached.get(job.name, -1):
-                    starts[job.name] = 0  # it gets on
+                    starts[job.name] = 0  # it makes progress
                 reached[job.name] = ended.lines
                 if starts[job.name] <= _RESTARTS:
                     start(job)
                 else:
-                    yield replace(ended, state="failed", reason=f"it was stopped {starts[job.name]} times in an epoch")
+                    yield replace(ended, state="failed", reason=f"it was stopped {starts[job.name]} times in one epoch")
         for each in list(late):
             ended, job, deadline = each
             is_seen = _is_seen_here(ended, Path(job.folder))
             if is_seen or ended.machine == platform.node() or time.monotonic() > deadline:
                 late.remove(each)
-                missing = f"finished on {ended.machine}, but {job.folder} is not to be seen here: share the folder"
+                missing = f"finished on {ended.machine}, but {job.folder} is not visible here; use a shared file system"
                 yield ended if is_seen else replace(ended, state="failed", reason=missing)
         on_tick()
         if running and should_stop():
-            stopped = Interrupted("stopped; the same command goes on where the runs were")
+            stopped = Interrupted("stopped; run the same command again to resume")
             stopped.exit_code = getattr(should_stop, "exit_code", STOPPED)
             raise stopped
 
 
 def _outcome(future: Future[Ended]) -> Ended:
     if future.cancelled():
-        return Ended("", "failed", "the scheduler dropped it: is it still running?")
+        return Ended("", "failed", "the scheduler dropped it; check that the scheduler is still running")
     error = future.exception()
     if error is not None:
         text = " ".join(str(error).split()) or "no message"
@@ -305,5 +286,5 @@ def _outcome(future: Future[Ended]) -> Ended:
 
 
 def _is_seen_here(ended: Ended, folder: Path) -> bool:
-    """Whether the files of a finished run are there; those of another machine may come late."""
+    """Whether the files of a finished run are visible; files from another machine may appear late."""
     return (folder / "config.toml").exists() and _lines_of(folder) >= ended.lines

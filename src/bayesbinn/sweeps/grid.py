@@ -1,4 +1,4 @@
-"""A grid of experiments: read and checked as a whole before the first run starts."""
+"""A grid of experiments, read and checked in full before the first run starts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bayesbinn.sweeps.sources import Source, source_of
 
 PLAN = "sweep.json"
 MAX_RUNS = 10_000
-"""In one sweep. Each is an experiment in memory, a folder and a row of the results."""
+"""Per sweep. Each run takes an experiment in memory, a folder and a row of the results."""
 _KEYS = ("experiment", "label", "methods", "seeds", "grid", "method", "set")
 _ELSEWHERE = {"training.seed": "seeds", "method.name": "methods", "name": "methods"}
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a sweep, by what it differs in."""
+    """One run of a sweep, identified by its differences."""
 
     name: str
     method: str
@@ -46,14 +46,14 @@ class Sweep:
     name: str
     runs: tuple[tuple[Planned, Experiment], ...]
     notes: tuple[str, ...] = ()
-    """What was chosen for the user's own data."""
+    """Notes on what was chosen for the user's own data."""
 
     @property
     def planned(self) -> list[Planned]:
         return [planned for planned, _ in self.runs]
 
     def jobs(self, folder: Path, names: Iterable[str], threads: int = 1, data_dir: Path | None = None) -> Iterable[Job]:
-        """The named runs, in the order of the grid."""
+        """The named runs, in grid order."""
         wanted = set(names)
         for planned, experiment in self.runs:
             if planned.name in wanted:
@@ -68,7 +68,7 @@ def job_of(
     data_dir: Path | None = None,
     stop_after: int | None = None,
 ) -> Job:
-    """A run for `bayesbinn.sweeps.executor`: its paths hold wherever it is run."""
+    """A run for `bayesbinn.sweeps.executor`, with paths that are valid wherever it runs."""
     data = str(data_dir.resolve()) if data_dir is not None else None
     config = experiment.model_dump_json(exclude_none=True)
     return Job(name, str(folder.resolve()), config, threads, data, stop_after)
@@ -78,7 +78,7 @@ def job_of(
 
 
 def load_grid(path: Path) -> Sweep:
-    """Read a grid file and check every run of it; the first problem is one line."""
+    """Read a grid file and check every run; report the first problem in one line."""
     raw = read_toml(path, _KEYS)
     source = source_of(raw, path)
     if not raw.keys() & {"methods", "seeds", "grid"}:
@@ -118,8 +118,8 @@ def _refuse_too_many(path: Path, raw: Mapping[str, Any], grids: list[dict[str, A
     count = sum(prod(len(each) for each in grid.values() if isinstance(each, list)) for grid in grids) * seeds
     if count > MAX_RUNS:
         raise InvalidInput(
-            f"{path}: {count:,} runs ({seeds:,} seeds); a sweep has {MAX_RUNS:,} at most: "
-            "give fewer seeds or values, or several files"
+            f"{path}: {count:,} runs ({seeds:,} seeds); a sweep can have at most {MAX_RUNS:,}; "
+            "use fewer seeds or values, or several files"
         )
 
 
@@ -154,7 +154,7 @@ def _refuse_twins(path: Path, runs: list[tuple[Planned, Experiment]]) -> None:
 
 
 def run_name(method: str, varied: Mapping[str, Any], seed: int) -> str:
-    """A readable folder name, the same whatever else is in the grid.
+    """A readable folder name that does not depend on the rest of the grid.
 
     >>> run_name("ste", {"lr": 1e-4, "training.epochs": 5}, 3)
     'ste-lr0.0001-epochs5-s3'
@@ -175,16 +175,16 @@ def _word(value: Any) -> str:
 
 
 def read_toml(path: Path, allowed: Iterable[str]) -> dict[str, Any]:
-    """A TOML file with no other keys than the allowed ones."""
+    """Read a TOML file that has only the allowed keys."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{path}: cannot be read: {error}") from None
+        raise InvalidFile(f"{path}: cannot read the file: {error}") from None
     raw = parse_toml(text, str(path), "; a method's own grid is [method.NAME]" if "[methods." in text else "")
     allowed = list(allowed)
     for key in raw:
         if key not in allowed:
-            raise InvalidInput(f"{path}: unknown key {key!r}.{nearest(key, allowed)} There are {', '.join(allowed)}")
+            raise InvalidInput(f"{path}: unknown key {key!r}.{nearest(key, allowed)} Allowed: {', '.join(allowed)}")
     return raw
 
 
@@ -220,7 +220,7 @@ def _values(key: str, value: Any, path: Path) -> list[Any]:
     if not isinstance(value, list):
         raise InvalidInput(f"{path}: {key} must be a list of values, received {value!r}; write [{value}]")
     if not value:
-        raise InvalidInput(f"{path}: {key} is an empty list: there is nothing to run; give a value or leave it out")
+        raise InvalidInput(f"{path}: {key} is an empty list, so there is nothing to run; give a value or leave it out")
     for index, each in enumerate(value):
         if each in value[:index]:
             raise InvalidInput(f"{path}: {key} has {each!r} twice; remove one of them")
@@ -231,7 +231,7 @@ def _seeds(raw: Mapping[str, Any], first: int, path: Path) -> list[int]:
     given = raw.get("seeds", 1)
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 1:
-            raise InvalidInput(f"{path}: seeds = {given}: it must be 1 or more, or a list of seeds")
+            raise InvalidInput(f"{path}: seeds = {given}: must be 1 or more, or a list of seeds")
         return list(range(first, first + given))
     return _list(raw, "seeds", path, int)
 
@@ -240,11 +240,11 @@ def _seeds(raw: Mapping[str, Any], first: int, path: Path) -> list[int]:
 
 
 def write_plan(folder: Path, planned: Iterable[Planned]) -> None:
-    """Keep what belongs to a sweep in its folder, for `status`."""
+    """Write the list of runs to the sweep's folder, for `status`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidFile(f"{folder}: the folder of the sweep cannot be made ({error.strerror})") from None
+        raise InvalidFile(f"{folder}: cannot create the folder of the sweep ({error.strerror})") from None
     rows = [{**vars(each), "varied": dict(each.varied)} for each in planned]
     write_whole(folder / PLAN, json.dumps(rows, indent=1).encode())
 
@@ -257,14 +257,14 @@ def load_plan(folder: Path) -> list[Planned]:
     try:
         return [Planned(**row) for row in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise InvalidFile(f"{path}: cannot be read ({error}); `bayesbinn sweep run` writes it anew") from None
+        raise InvalidFile(f"{path}: cannot read the file ({error}); `bayesbinn sweep run` writes it again") from None
 
 
 def refuse_others(sweep: Sweep, folder: Path) -> None:
-    """Refuse a folder whose runs of the same name are of other experiments."""
+    """Reject a folder in which runs of the same name belong to other experiments."""
     for planned, experiment in sweep.runs:
         config = folder / planned.name / "config.toml"
         if config.exists() and (change := difference(load_experiment(str(config)), experiment)):
             raise InvalidInput(
-                f"{config.parent} holds another experiment ({change}); choose another --out, or delete that folder"
+                f"{config.parent} holds another experiment ({change}); choose another --out or delete it"
             )

@@ -1,4 +1,4 @@
-"""A search for settings by Optuna: it proposes, the executor runs, the validation accuracy or RMSE decides."""
+"""Search for settings: Optuna proposes, the executor runs, and the validation accuracy or RMSE decides."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from bayesbinn.environment import need
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment
 from bayesbinn.files import reason_of, write_whole
 from bayesbinn.runs.folder import refuse_another
-from bayesbinn.sweeps.executor import Ended, Job, need, run_all
+from bayesbinn.sweeps.executor import Ended, Job, run_all
 from bayesbinn.sweeps.grid import Planned, flat, job_of, read_toml, write_plan
 from bayesbinn.sweeps.sources import Source, source_of
 from bayesbinn.sweeps.standings import standing_of
@@ -28,10 +29,10 @@ _RANGE = ("low", "high", "log", "step")
 
 @dataclass(frozen=True)
 class Goal:
-    """What a search compares trials by: a measure on the validation data, at its best epoch."""
+    """How a search compares trials: a metric on the validation data, at its best epoch."""
 
     metric: str
-    """As metrics.jsonl names it."""
+    """Its name in metrics.jsonl."""
     name: str
     direction: Literal["maximize", "minimize"]
 
@@ -42,7 +43,7 @@ LOWEST_RMSE = Goal("validation_rmse", "validation RMSE", "minimize")
 
 @dataclass(frozen=True)
 class Search:
-    """Ranges of settings for one method of an experiment."""
+    """Ranges for the settings of one method of an experiment."""
 
     name: str
     source: Source
@@ -56,13 +57,13 @@ class Search:
 
     @property
     def goal(self) -> Goal:
-        """By what trials are compared."""
+        """How trials are compared."""
         regression = self.experiment({key: value["low"] for key, value in self.ranges.items()}).training.loss == "mse"
         return LOWEST_RMSE if regression else HIGHEST_ACCURACY
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was chosen for the user's own data."""
+        """Notes on what was chosen for the user's own data."""
         return self.source.notes(self.method, self.fixed, {key: value["low"] for key, value in self.ranges.items()})
 
 
@@ -86,10 +87,10 @@ def load_search(path: Path) -> Search:
         experiment = search.experiment({key: value[end] for key, value in ranges.items()})
         if experiment.continual is not None:
             raise InvalidInput(
-                f"{path}: {search.source.name} is a stream of tasks; a search takes experiments of one task"
+                f"{path}: {search.source.name} is a stream of tasks; a search needs an experiment with one task"
             )
         if experiment.data.validation == 0:
-            raise InvalidInput(f"{path}: data.validation is 0, and validation data decide; set it to 0.1, say")
+            raise InvalidInput(f"{path}: data.validation is 0, but a search needs validation data; set it to 0.1, say")
     return search
 
 
@@ -102,11 +103,11 @@ def _check_range(path: Path, key: str, value: Any) -> None:
             raise InvalidInput(f"{path}: search.{key} has no {name!r}.{nearest(name, _RANGE)} Allowed: {example}")
         number = isinstance(given, (int, float)) and not isinstance(given, bool)
         if number == (name == "log"):
-            raise InvalidInput(f"{path}: search.{key}.{name} is {given!r}; it must be like that of {example}")
+            raise InvalidInput(f"{path}: search.{key}.{name} is {given!r}; it must be like the one in {example}")
     if not value["low"] < value["high"]:
         raise InvalidInput(f"{path}: search.{key}: low {value['low']} must be below high {value['high']}")
     if value.get("log") and (value["low"] <= 0 or "step" in value):
-        raise InvalidInput(f"{path}: search.{key}: a logarithmic range starts above 0 and has no step")
+        raise InvalidInput(f"{path}: search.{key}: a logarithmic range must start above 0 and have no step")
 
 
 def _distribution(optuna: Any, given: dict[str, Any]) -> Any:
@@ -119,7 +120,7 @@ def _distribution(optuna: Any, given: dict[str, Any]) -> Any:
 
 @contextmanager
 def _reading(study: Path) -> Iterator[None]:
-    """What SQLite, SQLAlchemy and Optuna raise about a damaged file, each in errors of its own, is one line."""
+    """Turn whatever SQLite, SQLAlchemy and Optuna raise about a damaged file into one line."""
     try:
         yield
     except BayesbinnError:
@@ -127,17 +128,17 @@ def _reading(study: Path) -> Iterator[None]:
     except Exception as error:
         reason = reason_of(error).partition(" [SQL:")[0].partition(" (Background on")[0][:200]
         raise InvalidFile(
-            f"{study}: cannot be used as the record of a search ({reason}); move it away, and the trials start again"
+            f"{study}: not a usable search record ({reason}); move it away to start the trials again"
         ) from None
 
 
 class Trials:
-    """The trials of a search in its folder. A trial that an earlier session left is run first."""
+    """The trials of a search in its folder. Unfinished trials from an earlier session run first."""
 
     def __init__(
         self, search: Search, folder: Path, count: int, tell: Callable[[str], None] = lambda text: None
     ) -> None:
-        optuna = need("optuna", "optuna", "sweep search")
+        optuna = need("optuna", "sweep search", "optuna")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.search, self.folder, self.count, self.goal = search, folder, count, search.goal
         self._states = optuna.trial.TrialState
@@ -151,7 +152,7 @@ class Trials:
                     storage=storage, study_name=search.name, direction=self.goal.direction, load_if_exists=True
                 )
                 seen = len(self._study.trials)
-                # A sampler that started from the same seed again would propose the same trials again.
+                # A sampler restarted with the same seed would propose the same trials again.
                 seed = int(search.fixed.get("training.seed", 0)) + seen
                 self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
                 self._check_trials()
@@ -172,10 +173,10 @@ class Trials:
         self._lock.release()
 
     def _check_trials(self) -> None:
-        """Trials of other ranges, or with other fixed settings, cannot be compared with those to come."""
+        """Trials with other ranges or other fixed settings cannot be compared with new ones."""
         for trial in self._study.trials:
             if trial.distributions != self._ranges:
-                raise InvalidInput(f"{self.folder} holds a search of other ranges; choose another --out")
+                raise InvalidInput(f"{self.folder} contains a search with other ranges; choose another --out")
             refuse_another(self.search.experiment(trial.params), self.folder / f"trial-{trial.number:04d}")
 
     def _planned(self, number: int, params: dict[str, Any]) -> Planned:
@@ -192,7 +193,7 @@ class Trials:
         on_tick: Callable[[], None],
         should_stop: Callable[[], bool],
     ) -> Iterator[Ended]:
-        """Ask for as many trials as there are slots, tell each as it ends."""
+        """Request as many trials as there are slots, and report each as it ends."""
         jobs = self._jobs(threads, data_dir)
         for ended in run_all(executor, jobs, slots=slots, on_tick=on_tick, should_stop=should_stop):
             self._tell(ended)
@@ -228,7 +229,7 @@ class Trials:
                 self._study.tell(number, state=self._states.FAIL)
 
     def write_best(self) -> dict[str, Any]:
-        """Write the best experiment so far as best.toml, for `bayesbinn train`; empty when no trial is finished."""
+        """Write the best experiment so far as best.toml, for `bayesbinn train`; empty if no trial has finished."""
         with _reading(self.folder / STUDY):
             trials = self._study.trials
         finished = [trial for trial in trials if trial.state == self._states.COMPLETE]
@@ -252,7 +253,7 @@ class Trials:
 
 
 def refuse_sweep(folder: Path) -> None:
-    """A folder with runs of a grid is no place for a search."""
+    """Reject a folder that contains the runs of a grid."""
     others = [path for path in folder.iterdir() if not path.name.startswith(LOCK)] if folder.is_dir() else []
     if others and not (folder / STUDY).exists():
-        raise InvalidFile(f"{folder}: it holds something else than a search; choose another --out")
+        raise InvalidFile(f"{folder}: contains something other than a search; choose another --out")

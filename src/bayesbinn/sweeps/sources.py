@@ -17,16 +17,16 @@ from bayesbinn.experiments.config import Experiment, load_experiment, preset_nam
 
 @dataclass(frozen=True)
 class Source:
-    """The `experiment` that a file names. Own data are read once, however many runs there are."""
+    """The `experiment` that a file names. The user's own data are read once, however many runs there are."""
 
     name: str
     own: bool = False
-    """Whether it is a user's file or folder of data."""
+    """Whether this is the user's own data file or folder."""
     label: str | None = None
     _read: dict[str, Dataset] = field(default_factory=dict, repr=False, compare=False)
 
     def experiment(self, method: str | None, overrides: Mapping[str, Any]) -> Experiment:
-        """The complete experiment of one run; its data have a path that holds in every folder."""
+        """The complete experiment of one run; the path to its data is valid from any folder."""
         if self.own:
             return self._chosen(method, overrides)[0]
         experiment = load_experiment(self.name, method=method, overrides=overrides)
@@ -36,16 +36,16 @@ class Source:
         return experiment.model_copy(update={"data": data})
 
     def notes(self, method: str | None, fixed: Mapping[str, Any], first: Mapping[str, Any]) -> tuple[str, ...]:
-        """What was chosen for own data, a sentence each; `first` has the first values of what varies."""
+        """One sentence per choice made for the user's own data; `first` has the first value of each varied setting."""
         if not self.own:
             return ()
         varies = f"this file varies {', '.join(first)} (above: {', '.join(map(str, first.values()))})"
         return (*self._chosen(method, {**fixed, **first})[1], *([varies] if first else []))
 
     def _chosen(self, method: str | None, overrides: Mapping[str, Any]) -> tuple[Experiment, tuple[str, ...]]:
-        """As `bayesbinn train` chooses."""
+        """The choices that `bayesbinn train` would make."""
         task = overrides.get("data.task")
-        key = repr(task)  # whatever a file says, also what cannot be hashed
+        key = repr(task)  # a file may give a value that cannot be hashed
         if key not in self._read:
             self._read[key] = data_sets.load(self.name, label=self.label, task=task)
         return choose_for_data(
@@ -59,7 +59,7 @@ class Source:
 
 
 def source_of(raw: Mapping[str, Any], path: Path) -> Source:
-    """The experiment that a file names: a preset, or a TOML file or data beside it."""
+    """The experiment that a file names: a preset, or a TOML file or data next to it."""
     name, label = raw.get("experiment"), raw.get("label")
     if not isinstance(name, str) or not name:
         received = "is missing" if name is None else f"must be a name, received {name!r}"
@@ -74,5 +74,5 @@ def source_of(raw: Mapping[str, Any], path: Path) -> Source:
         if Path(name).suffix or len(Path(name).parts) > 1:
             raise InvalidInput(f"{path}: experiment {name!r}: there is no such file or folder ({beside})")
     if label is not None:
-        raise InvalidInput(f"{path}: label is for your own table, and {name} is an experiment; leave it out")
+        raise InvalidInput(f"{path}: label is only for your own table, but {name} is an experiment; leave it out")
     return Source(str(beside) if name.endswith(".toml") else name)

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep stand, and their results in one table."""
+"""The state of the runs of a sweep, and their results in one table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OF_REGRESSION = ("validation_rmse", "test_rmse")
 
 @dataclass(frozen=True)
 class Standing:
-    """A run as its folder shows it."""
+    """The state of a run, as read from its folder."""
 
     state: str
     """waiting, running, unfinished, failed, damaged or finished."""
@@ -42,12 +42,12 @@ class Standing:
 
     @property
     def best(self) -> Mapping[str, Any]:
-        """The first epoch with the best validation accuracy or RMSE; without validation data, the last."""
+        """The first epoch with the best validation accuracy or RMSE; without validation data, the last epoch."""
         return best_epoch(list(self.rows)) or self.last
 
 
 def standing_of(planned: Planned, folder: Path) -> Standing:
-    """What a run's folder tells. A run is finished when its last epoch is there and nobody holds its lock."""
+    """Read a run's state from its folder. A run has finished if its last epoch is there and no one holds its lock."""
     damage, rows = "", tuple[dict[str, Any], ...]()
     try:
         rows = tuple(read_rows(folder / "metrics.jsonl"))
@@ -78,12 +78,12 @@ def _complete(planned: Planned, folder: Path, rows: tuple[dict[str, Any], ...]) 
 
 
 def standings(planned: Iterable[Planned], folder: Path) -> dict[str, Standing]:
-    """Of all runs, by name."""
+    """The state of all runs, by name."""
     return {each.name: standing_of(each, folder / each.name) for each in planned}
 
 
 def counted(found: Mapping[str, Standing]) -> str:
-    """In words: how many runs are in which state."""
+    """The number of runs in each state, in words."""
     counts = Counter(each.state for each in found.values())
     order = ("finished", "running", "unfinished", "failed", "damaged", "waiting")
     return ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
@@ -93,7 +93,7 @@ def counted(found: Mapping[str, Standing]) -> str:
 
 
 def result_rows(planned: Iterable[Planned], folder: Path) -> list[dict[str, Any]]:
-    """What each run varied and what came out, whether finished or not."""
+    """The varied settings and the results of each run, finished or not."""
     rows = []
     for each in planned:
         standing = standing_of(each, folder / each.name)
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 
 def _of_stream(folder: Path) -> dict[str, Any]:
-    """The metrics of forgetting by BatchNorm policy."""
+    """The forgetting metrics for each BatchNorm policy."""
     from bayesbinn.runs.stream import load_record
 
     try:
@@ -142,7 +142,7 @@ def write_results(planned: Iterable[Planned], folder: Path) -> list[Path]:
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Of one type: a setting with words among its values is a column of words."""
+    """A column of one type: if any value is a word, all are words."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float}:
         return [None if value is None else float(value) for value in values] if float in kinds else values

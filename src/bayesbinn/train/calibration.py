@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from bayesbinn.binary import canonical_name
 from bayesbinn.data import Part
 from bayesbinn.errors import BayesbinnError, InvalidFile
-from bayesbinn.files import write_whole
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
 from bayesbinn.prediction.logit_scale import calibrate
+from bayesbinn.train.folder import RunFolder
 
 Which = Literal["last", "best"]
 Entry = TypeVar("Entry")
@@ -75,7 +75,7 @@ def stored(folder: Path, which: Which, model: nn.Module, posterior: BernoulliPos
 
 
 def store(
-    folder: Path,
+    folder: RunFolder,
     which: Which,
     epoch: int,
     model: nn.Module,
@@ -84,15 +84,14 @@ def store(
 ) -> None:
     """Keep a calibration, with the posterior where there is one."""
     if posterior is not None:
-        posterior.with_logit_scale(calibration).save(folder / POSTERIORS[which])
+        posterior.with_logit_scale(calibration).save(folder.writable(POSTERIORS[which]))
     if calibration != NONE:
-        path = folder / FILE_NAME
         try:
-            known = _read(path)
+            known = _read(folder.path / FILE_NAME)
         except BayesbinnError:
             known = {}  # a damaged file is written anew
         known[which] = _Kept(epoch, network_hash(model, posterior), calibration)
-        write_sealed(path, {name: kept.to_dict() for name, kept in known.items()})
+        write_sealed(folder, FILE_NAME, {name: kept.to_dict() for name, kept in known.items()})
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,9 @@ def _read(path: Path) -> dict[Which, _Kept]:
 # ---- small files with a checksum ---------------------------------------------------------------------------
 
 
-def write_sealed(path: Path, content: dict[Which, dict[str, Any]]) -> None:
+def write_sealed(folder: RunFolder, name: str, content: dict[Which, dict[str, Any]]) -> None:
     """As JSON, with the SHA-256 of the rest under ``sha256``."""
-    write_whole(path, json.dumps({**content, "sha256": _checksum(content)}, indent=1).encode())
+    folder.write(name, json.dumps({**content, "sha256": _checksum(content)}, indent=1).encode())
 
 
 def read_sealed(path: Path, parse: Callable[[dict[str, Any]], Entry]) -> dict[Which, Entry]:

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,9 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bayesbinn import ranks
 from bayesbinn.data import Part
 from bayesbinn.errors import BayesbinnError, InvalidInput
-from bayesbinn.files import clear_leftovers
 from bayesbinn.methods.contract import BinaryOptimizer
-from bayesbinn.train.lock import RunLock
 from bayesbinn.train.loop import Batch, Totals
 
 TIMEOUT = 300.0
@@ -105,29 +101,6 @@ def _leave() -> None:
         vars(replica).update(reducer=None, logger=None)
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-@contextmanager
-def sole_writer(folder: Path, tell: Callable[[str], None] = lambda text: None) -> Iterator[Callable[[], None]]:
-    """Rank 0 owns a run's folder for the length of the block; the check it gives is to be made before writing."""
-    lock, told = RunLock(folder), False
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        # In short rounds: ranks that hear nothing for long would take rank 0 for lost.
-        while not ranks.decided(lock.claim):
-            if lock.waits_for and not told:
-                tell(lock.waits_for)
-                told = True
-            time.sleep(1)
-        if ranks.rank() == 0:
-            clear_leftovers(folder)
-        yield lock.check if ranks.rank() == 0 else lambda: None
-    finally:
-        lock.release()
-        if ranks.rank() == 0:
-            with suppress(OSError):
-                for path in made:
-                    path.rmdir()  # only if nothing came of it
 
 
 def _place() -> tuple[int, int, int] | None:

@@ -162,6 +162,11 @@ class RunLock:
                 return "another process was taking it over from one that ended"
         return ""
 
+    @property
+    def held(self) -> bool:
+        """Whether this object has acquired the lock and not released it; another process may still have taken it."""
+        return self._thread is not None
+
     def check(self) -> None:
         """Raise when the folder is another's. To be called before every writing: an owner may have slept."""
         if self._is_lost():

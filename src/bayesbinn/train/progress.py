@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayesbinn.errors import BayesbinnError
-from bayesbinn.train.loop import (
-    Totals,
-)
+from bayesbinn.train.loop import Totals
 
 
 def row_text(row: dict[str, Any]) -> str:
@@ -99,9 +97,6 @@ class Clock:
 
     def elapsed(self) -> float:
         return time.monotonic() - self._start
-
-    def epoch_worth_saving(self, last_saved: float) -> bool:
-        return time.monotonic() - last_saved >= min(1.0, self._interval)
 
     def checkpoint_due(self) -> bool:
         if time.monotonic() < self._next:

@@ -18,6 +18,7 @@ from bayesbinn.errors import BayesbinnError
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction.predicting import predict
 from bayesbinn.train.calibration import BATCH, SAMPLES, Which, network_hash, read_sealed, write_sealed
+from bayesbinn.train.folder import RunFolder
 
 FILE_NAME = "residuals.json"
 MIN_ROWS = 10
@@ -90,15 +91,14 @@ def stored(folder: Path, which: Which, model: nn.Module, posterior: BernoulliPos
     return found if found is not None and found.network == network_hash(model, posterior) else None
 
 
-def store(folder: Path, which: Which, residuals: Residuals) -> None:
+def store(folder: RunFolder, which: Which, residuals: Residuals) -> None:
     """Keep them beside those of the other epoch."""
-    path = folder / FILE_NAME
     try:
-        known = _read(path)
+        known = _read(folder.path / FILE_NAME)
     except BayesbinnError:
         known = {}  # a damaged file is written anew
     known[which] = residuals
-    write_sealed(path, {name: asdict(each) for name, each in known.items()})
+    write_sealed(folder, FILE_NAME, {name: asdict(each) for name, each in known.items()})
 
 
 def _read(path: Path) -> dict[Which, Residuals]:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bayesbinn.data.optional import need
 from bayesbinn.data.own.memory import check_fits
+from bayesbinn.environment import need
 from bayesbinn.errors import BayesbinnError, InvalidFile
 
 Pixels = npt.NDArray[np.uint8]

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from bayesbinn.data.dataset import Dataset, Task
-from bayesbinn.data.optional import need
 from bayesbinn.data.own.build import Examples, build
 from bayesbinn.data.own.labels import Values, are_classes
 from bayesbinn.data.own.memory import check_fits
+from bayesbinn.environment import need
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, nearest
 
 SUFFIXES = (".csv", ".tsv", ".parquet")

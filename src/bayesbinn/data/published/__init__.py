@@ -1,1 +1,1 @@
-"""Data sets by name, from their publishers' files or from scikit-learn."""
+"""Named data sets, from their publishers' files or from scikit-learn."""

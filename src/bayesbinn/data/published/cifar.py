@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100: 60,000 small colour photographs each, in the publisher's binary version.
+"""CIFAR-10 and CIFAR-100: 60,000 small color photographs each, in the publisher's binary version.
 
 A record is one label byte (two for CIFAR-100: coarse, then fine), then 32×32 bytes of red, green and blue.
-The pickled version is not read: unpickling runs whatever code a file holds.
+The pickled version is not supported: unpickling can run any code in the file.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ SOURCE100 = Source(
 
 
 def load_cifar10(folder: Path) -> Dataset:
-    """From a folder with the six .bin files."""
+    """Load a folder with the six .bin files."""
     train = read_records([folder / f"data_batch_{i}.bin" for i in range(1, 6)], 10_000, (10,))
     test = read_records([folder / "test_batch.bin"], 10_000, (10,))
     return _dataset("cifar10", folder, train, test, CIFAR10_CLASSES, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
 
 def load_cifar100(folder: Path) -> Dataset:
-    """From a folder with train.bin, test.bin and the names of the fine classes."""
+    """Load a folder with train.bin, test.bin and the names of the fine classes."""
     names = tuple(read_bytes(folder / "fine_label_names.txt").decode("ascii", "replace").split())
     if len(names) != 100:
-        raise InvalidFile(f"{folder / 'fine_label_names.txt'}: {len(names)} names instead of 100: {REMEDY}")
+        raise InvalidFile(f"{folder / 'fine_label_names.txt'}: {len(names)} names instead of 100; {REMEDY}")
     train = read_records([folder / "train.bin"], 50_000, (20, 100))
     test = read_records([folder / "test.bin"], 10_000, (20, 100))
     return _dataset("cifar100", folder, train, test, names, (0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
 
 
 def read_records(paths: Sequence[Path], count: int, classes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Images and last labels of files with `count` records each; `classes` has a number for each label byte."""
+    """Images and last labels of files with `count` records each; `classes` gives the range of each label byte."""
     images = np.empty((len(paths) * count, *SHAPE), np.uint8)
     labels = np.empty(len(paths) * count, np.int64)
     record = len(classes) + PIXELS
@@ -80,7 +80,7 @@ def read_records(paths: Sequence[Path], count: int, classes: Sequence[int]) -> t
             bad = np.flatnonzero(records[:, column] >= allowed)
             if len(bad):
                 label = records[bad[0], column]
-                raise InvalidFile(f"{path}: label {label} in record {bad[0]}: 0 to {allowed - 1} are allowed: {REMEDY}")
+                raise InvalidFile(f"{path}: label {label} in record {bad[0]} is not in 0 to {allowed - 1}; {REMEDY}")
         here = slice(index * count, (index + 1) * count)
         images[here] = records[:, len(classes) :].reshape(count, *SHAPE)
         labels[here] = records[:, len(classes) - 1]

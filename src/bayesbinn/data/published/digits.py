@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits (8×8) that ship inside scikit-learn: no download."""
+"""The 1,797 handwritten digits (8×8) that ship with scikit-learn, so no download is needed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from bayesbinn.data.arrays import Split
 from bayesbinn.data.dataset import Dataset
-from bayesbinn.data.optional import need
+from bayesbinn.environment import need
 
 
 def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Split:
-    """A stratified split, standardised by the training part's mean and standard deviation.
+    """A stratified split, standardized by the training part's mean and standard deviation.
 
     >>> split = load_digits()
     >>> split.train_inputs.shape, split.test_inputs.shape
@@ -23,7 +23,7 @@ def load_digits(seed: int = 0, test_fraction: float = 0.2) -> Split:
 
 
 def digits() -> Dataset:
-    """The same, as a `Dataset`: one row of 64 grey values (0 to 16) for each image."""
+    """The same as a `Dataset`: one row of 64 gray values (0 to 16) per image."""
     train_x, test_x, train_y, test_y = _divide(0, 0.2)
     return Dataset(
         name="digits",
@@ -36,7 +36,7 @@ def digits() -> Dataset:
         std=train_x.std().view(1),
         classes=tuple("0123456789"),
         source="scikit-learn",
-        notes=("test part: a stratified fifth, kept aside with a fixed seed",),
+        notes=("test part: a stratified fifth, held out with a fixed seed",),
     )
 
 

@@ -1,4 +1,4 @@
-"""Downloads: mirrors in turn, checked, and never a half-written file under its final name."""
+"""Downloads: try the mirrors in turn, verify, and never leave a partial file under its final name."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from bayesbinn.data.optional import need
 from bayesbinn.data.published.files import REMEDY, decompressed, existing
 from bayesbinn.data.published.sources import Source, advice, find, find_archive, target
+from bayesbinn.environment import need
 from bayesbinn.errors import InvalidFile
 from bayesbinn.files import beside
 
 CHUNK = 1 << 18
 TIMEOUT = (10, 60)
-"""Seconds to connect, and between two pieces of data."""
+"""Seconds to connect, and between two chunks of data."""
 LOCAL = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
-"""What goes wrong on this machine's disk, not on the network."""
+"""Errors of this machine's disk, not of the network."""
 
 
 def locate(source: Source, data_dir: str | os.PathLike[str] | None = None, download: bool = True) -> Path:
-    """The folder with the files: found, unpacked from an archive that is there, or downloaded."""
+    """The folder with the files: found, unpacked from a local archive, or downloaded."""
     folder = find(source, data_dir)
     if folder is not None:
         return folder
@@ -41,16 +41,16 @@ def locate(source: Source, data_dir: str | os.PathLike[str] | None = None, downl
         unpack(source, archive, folder)
         return folder
     if not download:
-        raise InvalidFile(f"{source.name} is not on this machine: {advice(source, data_dir)}")
+        raise InvalidFile(f"{source.name} is not on this machine; {advice(source, data_dir)}")
     try:
         fetch(source, folder)
     except InvalidFile as error:
-        raise InvalidFile(f"{source.name} could not be downloaded ({error}): {advice(source, data_dir)}") from error
+        raise InvalidFile(f"{source.name} could not be downloaded ({error}); {advice(source, data_dir)}") from error
     return folder
 
 
 def fetch(source: Source, folder: Path) -> None:
-    """Put every file of the set that is missing into `folder`."""
+    """Download every missing file of the data set into `folder`."""
     if source.archive is None:
         for member in source.members:
             if existing(folder, member.name) is None:
@@ -63,14 +63,14 @@ def fetch(source: Source, folder: Path) -> None:
     try:
         unpack(source, archive, folder)
     except InvalidFile:
-        # Another process that fetched the same set may have unpacked and deleted the archive meanwhile.
+        # Another process fetching the same data set may have unpacked and deleted the archive in the meantime.
         if any(existing(folder, member.name) is None for member in source.members):
             raise
     archive.unlink(missing_ok=True)
 
 
 def unpack(source: Source, archive: Path, folder: Path) -> None:
-    """Copy the expected files, and nothing else, out of a tar or zip archive, in one pass."""
+    """Extract the expected files, and nothing else, from a tar or zip archive in one pass."""
     inside = source.archive_folder or source.folders[0]
     wanted = {f"{inside}/{member.name}": member for member in source.members}
     try:
@@ -81,11 +81,11 @@ def unpack(source: Source, archive: Path, folder: Path) -> None:
                     shutil.copyfileobj(content, copy, CHUNK)
                 _check(unfinished, member.name, member.md5)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InvalidFile(f"{archive}: damaged or truncated archive ({_short(error)}): {REMEDY}") from error
+        raise InvalidFile(f"{archive}: damaged or truncated archive ({_short(error)}); {REMEDY}") from error
     except OSError as error:
-        raise InvalidFile(f"{archive}: cannot be unpacked into {folder} ({_short(error)})") from error
+        raise InvalidFile(f"{archive}: cannot unpack into {folder} ({_short(error)})") from error
     if wanted:
-        raise InvalidFile(f"{archive}: no file {next(iter(wanted))} in it: {REMEDY}")
+        raise InvalidFile(f"{archive}: the archive has no file {next(iter(wanted))}; {REMEDY}")
 
 
 def _fetch_one(source: Source, name: str, final: Path, check: Callable[[Path], None]) -> None:
@@ -100,7 +100,7 @@ def _fetch_one(source: Source, name: str, final: Path, check: Callable[[Path], N
                 )
                 check(unfinished)
             return
-        except (OSError, InvalidFile) as error:  # what requests raises is an OSError too
+        except (OSError, InvalidFile) as error:  # errors from requests are OSErrors as well
             failures.append(f"{mirror}: {_short(error)}")
             if isinstance(error, OSError) and error.errno in LOCAL:
                 break  # another mirror would not help
@@ -109,7 +109,7 @@ def _fetch_one(source: Source, name: str, final: Path, check: Callable[[Path], N
 
 @contextlib.contextmanager
 def _beside(final: Path) -> Iterator[Path]:
-    """Several processes may fetch the same set at once; the last one wins."""
+    """Several processes may fetch the same data set at once; the last one wins."""
     final.parent.mkdir(parents=True, exist_ok=True)
     with beside(final) as unfinished:
         yield unfinished
@@ -125,11 +125,11 @@ def _check(path: Path, name: str, md5: str | None, raw: bool = False) -> None:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InvalidFile(f"{name} is damaged or truncated ({_short(error)})") from error
     if md5 is not None and digest.hexdigest() != md5:
-        raise InvalidFile(f"{name} has the md5 {digest.hexdigest()} instead of {md5}")
+        raise InvalidFile(f"{name} has md5 {digest.hexdigest()} instead of {md5}")
 
 
 def _regular_files(archive: Path, wanted: set[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """The wanted files with their content, each once. Links and other names are passed over, so no path is followed."""
+    """The wanted files with their content, each once. Links and other names are skipped, so no path is followed."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for name in sorted(wanted.intersection(packed.namelist())):
@@ -146,7 +146,7 @@ def _regular_files(archive: Path, wanted: set[str]) -> Iterator[tuple[str, IO[by
 
 
 def _short(error: Exception) -> str:
-    """The reason in one line, without the layers that networking libraries wrap around it."""
+    """The reason in one line, without the layers that networking libraries add."""
     cause: BaseException = error
     while not isinstance(cause, InvalidFile) and (cause.__cause__ or cause.__context__):
         cause = cause.__cause__ or cause.__context__ or cause
@@ -156,7 +156,7 @@ def _short(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _progress(name: str) -> Iterator[Any]:
-    """A bar for pooch on a terminal, nothing elsewhere."""
+    """A progress bar for pooch if stderr is a terminal, otherwise nothing."""
     if not sys.stderr.isatty():
         yield False
         return
@@ -168,7 +168,7 @@ def _progress(name: str) -> Iterator[Any]:
 
 
 class Bar:
-    """The four calls that pooch makes of a progress bar, passed on to rich."""
+    """The progress-bar interface that pooch expects, implemented with rich."""
 
     def __init__(self, progress: Any, name: str) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""Reading a publisher's file, compressed or not, with one line about whatever is wrong with it."""
+"""Read a publisher's file, compressed or not, and report any problem in one line."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import IO
 from bayesbinn.errors import InvalidFile, InvalidInput
 
 GZIP = b"\x1f\x8b"
-REMEDY = "replace the file, or delete it to have it downloaded again"
+REMEDY = "replace the file, or delete it to download it again"
 
 
 def existing_path(path: str | os.PathLike[str], hint: str = "") -> Path:
-    """A regular file or a folder; a pipe or a device is refused, as reading it may never end."""
+    """A regular file or a folder; pipes and devices are rejected because reading them may never end."""
     try:
         where = Path(path).expanduser()
         if where.is_file() or where.is_dir():
             return where
         there = where.exists()
-    except (OSError, ValueError, RuntimeError) as error:  # too long a name, a NUL in it, an unknown home
+    except (OSError, ValueError, RuntimeError) as error:  # name too long, NUL in the name, unknown home directory
         raise InvalidInput(f"{os.fspath(path)}: no such file or folder ({error})") from None
     if there:
-        raise InvalidInput(f"{where}: neither a regular file nor a folder: copy its content into a file first")
+        raise InvalidInput(f"{where}: neither a regular file nor a folder; copy its content into a file first")
     raise InvalidInput(f"{os.fspath(path)}: no such file or folder{hint}")
 
 
 def existing(folder: Path, name: str) -> Path | None:
-    """`folder/name` or `folder/name.gz`, whichever is there."""
+    """`folder/name` or `folder/name.gz`, whichever exists."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
@@ -47,14 +47,14 @@ def decompressed(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
 
 
 def read_bytes(path: Path, most: int = -1) -> bytes:
-    """The content, decompressed, at most `most` bytes of it."""
+    """The decompressed content, up to `most` bytes."""
     try:
         with decompressed(path) as content:
             return content.read(most)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InvalidFile(f"{path}: damaged or truncated gzip file ({error}): {REMEDY}") from error
+        raise InvalidFile(f"{path}: damaged or truncated gzip file ({error}); {REMEDY}") from error
     except OSError as error:
-        raise InvalidFile(f"{path}: cannot be read ({error.strerror}): {REMEDY}") from error
+        raise InvalidFile(f"{path}: cannot read the file ({error.strerror}); {REMEDY}") from error
 
 
 def read_exactly(path: Path, size: int, meaning: str) -> bytes:
@@ -62,5 +62,5 @@ def read_exactly(path: Path, size: int, meaning: str) -> bytes:
     content = read_bytes(path, size + 1)
     if len(content) != size:
         received = f"more than {size:,}" if len(content) > size else f"{len(content):,}"
-        raise InvalidFile(f"{path}: {received} bytes instead of {size:,} ({meaning}): {REMEDY}")
+        raise InvalidFile(f"{path}: {received} bytes instead of {size:,} ({meaning}); {REMEDY}")
     return content

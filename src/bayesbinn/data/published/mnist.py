@@ -1,4 +1,4 @@
-"""MNIST: 70,000 handwritten digits, 28×28, in the IDX files of its publishers."""
+"""MNIST: 70,000 handwritten digits, 28×28, in its publishers' IDX files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SOURCE = Source(
 
 
 def load_mnist(folder: Path) -> Dataset:
-    """From a folder with the four files, gzip or not."""
+    """Load a folder with the four files, gzipped or not."""
     parts = []
     for prefix, count in (("train", TRAIN), ("t10k", TEST)):
         parts.append(read_idx(folder, f"{prefix}-images-idx3-ubyte", (count, SIDE, SIDE))[:, None])
@@ -55,25 +55,25 @@ def load_mnist(folder: Path) -> Dataset:
 
 
 def read_idx(folder: Path, name: str, shape: tuple[int, ...]) -> Tensor:
-    """A uint8 tensor of the shape that is expected.
+    """Read a uint8 tensor of the expected shape.
 
     IDX: two zero bytes, the type (8: unsigned byte), the number of axes, each length as a big-endian
     uint32, then the data.
     """
     path = existing(folder, name)
     if path is None:
-        raise InvalidFile(f"{folder / name}: no such file, nor with .gz: {REMEDY}")
+        raise InvalidFile(f"{folder / name}: no such file, with or without .gz; {REMEDY}")
     header = struct.Struct(f">HBB{len(shape)}I")
     size = header.size + int(np.prod(shape))
     content = read_exactly(path, size, f"a header and {'×'.join(map(str, shape))} bytes")
     zero, kind, axes, *lengths = header.unpack_from(content)
     if (zero, kind, axes) != (0, 8, len(shape)):
         raise InvalidFile(
-            f"{path}: it starts with {content[:4].hex(' ')}, not with 00 00 08 {len(shape):02x} as IDX files of "
-            f"{len(shape)} axes do: {REMEDY}"
+            f"{path}: the file starts with {content[:4].hex(' ')}, but this kind of IDX file starts with "
+            f"00 00 08 {len(shape):02x}; {REMEDY}"
         )
     if tuple(lengths) != shape:
-        raise InvalidFile(f"{path}: its header says {tuple(lengths)}, MNIST has {shape}: {REMEDY}")
+        raise InvalidFile(f"{path}: the header says {tuple(lengths)}, but MNIST has {shape}; {REMEDY}")
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header.size).reshape(shape).copy())
 
 
@@ -82,6 +82,6 @@ def _labels(folder: Path, name: str, count: int) -> Tensor:
     if int(labels.max()) > 9:
         row = int((labels > 9).nonzero()[0])
         raise InvalidFile(
-            f"{existing(folder, name)}: label {int(labels[row])} of example {row}: 0 to 9 are allowed: {REMEDY}"
+            f"{existing(folder, name)}: label {int(labels[row])} of example {row} is not in 0 to 9; {REMEDY}"
         )
     return labels

@@ -1,4 +1,4 @@
-"""Where the files of a published set may lie on this machine, and what to do when they do not."""
+"""Where to find the files of a published data set on this machine, and what to do if they are missing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from bayesbinn.data.optional import need
 from bayesbinn.data.published.files import existing
+from bayesbinn.environment import need
 from bayesbinn.errors import MissingDependency
 
 VARIABLE = "BAYESBINN_DATA"
@@ -15,23 +15,23 @@ VARIABLE = "BAYESBINN_DATA"
 
 @dataclass(frozen=True)
 class Member:
-    """One file of a set."""
+    """One file of a data set."""
 
     name: str
     md5: str | None = None
-    """Of the decompressed content."""
+    """Checksum of the decompressed content."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a set and where they can be had.
+    """The files of a data set and where to get them.
 
-    Without an `archive` every member is downloaded on its own, as `MIRROR + name + ".gz"`.
+    Without an `archive`, each member is downloaded separately, as `MIRROR + name + ".gz"`.
     """
 
     name: str
     folders: tuple[str, ...]
-    """The layouts that are understood; downloads go to the first."""
+    """The supported folder layouts; downloads use the first."""
     members: tuple[Member, ...]
     mirrors: tuple[str, ...]
     archive: str | None = None
@@ -45,7 +45,7 @@ class Source:
 
 
 def roots(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
-    """Folders to look in, in this order: the caller's, the one that BAYESBINN_DATA names, the user's cache."""
+    """Folders to search, in this order: the caller's, the one in BAYESBINN_DATA, the user's cache."""
     named = [Path(folder).expanduser() for folder in (data_dir, os.environ.get(VARIABLE)) if folder]
     try:
         return [*named, Path(need("pooch", "finding the user's cache").os_cache("bayesbinn"))]
@@ -56,7 +56,7 @@ def roots(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
 
 
 def find(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
-    """The first folder that holds every file of the set, in one of its layouts or directly."""
+    """The first folder that contains every file of the data set, in one of its layouts or directly."""
     for root in roots(data_dir):
         for folder in (*source.folders, ""):
             if all(existing(root / folder, member.name) for member in source.members):
@@ -65,20 +65,20 @@ def find(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Path
 
 
 def find_archive(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
-    """The archive as the publisher distributes it, if the user has put it into one of the folders."""
+    """The publisher's archive, if the user has put it in one of the folders."""
     if source.archive is None:
         return None
     return next((root / source.archive for root in roots(data_dir) if (root / source.archive).is_file()), None)
 
 
 def target(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Where a download goes: the first of the folders that can be written to."""
+    """Where a download goes: the first writable folder."""
     places = roots(data_dir)
     return next((place for place in places if _writable(place)), places[-1]) / source.folders[0]
 
 
 def advice(source: Source, data_dir: str | os.PathLike[str] | None = None) -> str:
-    """What to do by hand: which file to put where."""
+    """What to do by hand: which files to put where."""
     folder = target(source, data_dir)
     place = folder.parent if source.archive else folder
     return (

@@ -1,4 +1,4 @@
-"""The two small sets of the paper's figures: Snelson's curve (regression) and two moons (two classes)."""
+"""The two small data sets in the paper's figures: Snelson's curve (regression) and two moons (two classes)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from bayesbinn.data.dataset import Dataset
 from bayesbinn.data.normalise import statistics
-from bayesbinn.data.optional import need
 from bayesbinn.data.published.files import REMEDY, existing, read_bytes
 from bayesbinn.data.published.sources import Member, Source
+from bayesbinn.environment import need
 from bayesbinn.errors import InvalidFile
 
 SNELSON = Source(
@@ -30,7 +30,7 @@ SNELSON = Source(
 
 
 def load_snelson(folder: Path) -> Dataset:
-    """200 points of one function of one input, and 301 inputs to predict on, which have no targets."""
+    """200 points of a function of one input, and 301 inputs without targets to predict on."""
     inputs = _column(folder, "train_inputs", 200)
     outputs = _column(folder, "train_outputs", 200)
     mean, std = statistics(inputs)
@@ -52,7 +52,7 @@ def load_snelson(folder: Path) -> Dataset:
 
 
 def load_moons() -> Dataset:
-    """The paper's 200 points; 50 more, of another seed, to test on (the paper reports no test accuracy).
+    """The paper's 200 points, plus 50 test points from another seed (the paper reports no test accuracy).
 
     >>> load_moons().train_inputs.shape
     torch.Size([200, 2])
@@ -77,15 +77,15 @@ def load_moons() -> Dataset:
 
 
 def _column(folder: Path, name: str, count: int) -> Tensor:
-    """A text file of `count` numbers as float32 [count, 1]."""
+    """Read a text file of `count` numbers as float32 [count, 1]."""
     path = existing(folder, name)
     if path is None:
-        raise InvalidFile(f"{folder / name}: no such file: {REMEDY}")
+        raise InvalidFile(f"{folder / name}: no such file; {REMEDY}")
     words = read_bytes(path).split()
     try:
         numbers = np.array([float(word) for word in words])
     except ValueError as error:
-        raise InvalidFile(f"{path}: {error}: one number in each line is needed: {REMEDY}") from error
+        raise InvalidFile(f"{path}: {error}; expected one number per line; {REMEDY}") from error
     if len(numbers) != count or not np.isfinite(numbers).all():
-        raise InvalidFile(f"{path}: {len(numbers)} numbers, {count} finite ones are needed: {REMEDY}")
+        raise InvalidFile(f"{path}: {len(numbers)} numbers; expected {count} finite ones; {REMEDY}")
     return torch.from_numpy(numbers).float().view(-1, 1)

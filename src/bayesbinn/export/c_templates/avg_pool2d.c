@@ -1,4 +1,4 @@
-/* Where a window, counted from the padding's edge, starts and ends on an axis; its padding may count as pixels. */
+/* Where a window, counted from the edge of the padding, starts and ends on an axis; padding may count as pixels. */
 static void model_pool_range(size_t start, size_t kernel, size_t padding, size_t length, size_t *from, size_t *to,
                              size_t *padded)
 {

@@ -4,8 +4,8 @@ typedef struct {
     size_t kernel_height, kernel_width, stride_y, stride_x, dilation_y, dilation_x, top, left;
 } model_conv2d_shape;
 
-/* One place of the kernel, `offset` from its start: the outputs from *first to before *end see a pixel there, and
- * the others see padding, which is 0. */
+/* One position of the kernel, `offset` from its start: the outputs from *first up to *end (exclusive) see a pixel
+ * there, and the others see padding, which is 0. */
 static void model_conv2d_range(size_t offset, size_t padding, size_t length, size_t stride, size_t outputs, size_t *first,
                                size_t *end)
 {

@@ -1,4 +1,4 @@
-/* +x if the lowest bit is 1, -x if it is 0. Bits are as good as random, so a branch would be guessed wrong half the
+/* +x if the lowest bit is 1, -x if it is 0. The bits look random, so a branch would be mispredicted half the
  * time; flipping the sign of an IEEE number is six times faster on x86-64, and needs no floating-point unit. */
 static float model_signed(float x, unsigned bit)
 {
@@ -23,7 +23,7 @@ static void model_linear_bits(float *y, const float *x, const uint8_t *weight, s
             for (size_t k = 0; k < inputs; k += 8u) {
                 const size_t here = inputs - k < 8u ? inputs - k : 8u;
                 const unsigned byte = bits[k / 8u];
-                float part = 0.0f; /* short sums first: less is lost to rounding */
+                float part = 0.0f; /* short sums first, which reduces rounding errors */
                 for (size_t b = 0; b < here; b++) {
                     part += model_signed(in[k + b], byte >> b);
                 }

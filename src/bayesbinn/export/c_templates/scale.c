@@ -1,4 +1,4 @@
-/* x = x * scale + shift, where the channel changes every `inner` numbers; NULL stands for 1 or 0. */
+/* x = x * scale + shift, where the channel changes every `inner` numbers; NULL means 1 or 0. */
 static void model_scale(float *y, const float *x, const float *scale, const float *shift, size_t count, size_t channels,
                         size_t inner)
 {

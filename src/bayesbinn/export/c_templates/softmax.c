@@ -1,4 +1,4 @@
-/* Along an axis of `length` numbers that stand `inner` apart. */
+/* Along an axis of `length` numbers that are `inner` apart. */
 static void model_softmax(float *y, const float *x, size_t outer, size_t length, size_t inner)
 {
     for (size_t o = 0; o < outer; o++) {

@@ -1,0 +1,164 @@
+// Runs every kernel under AddressSanitizer and UndefinedBehaviorSanitizer (see sanitize.sh): on
+// awkward sizes, in memory blocks of exactly the needed size, aligned and not, with special values
+// of λ, with every instruction set of this CPU and with one and two threads. All of them must give
+// the same bits.
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../training/isa.hpp"
+#include "../training/training.hpp"
+
+using namespace bayesbinn;
+
+namespace {
+
+int failures = 0;
+
+void expect(bool holds, const std::string &what) {
+    if (holds) return;
+    printf("FAILED: %s\n", what.c_str());
+    failures++;
+}
+
+// Exactly `size` floats at the end of a block of memory of their own; `shift` floats before them.
+class Memory {
+   public:
+    Memory(size_t size, size_t shift, unsigned seed, float scale) : size_(size), shift_(shift), data_(size + shift) {
+        uint32_t state = seed * 2654435761u + 12345u;
+        for (float &x : data_) {
+            state = state * 1664525u + 1013904223u;
+            x = ((float)(state >> 8) * 0x1p-24f - 0.5f) * scale;
+        }
+    }
+    float *begin() { return data_.data() + shift_; }
+    Addresses address() { return {(uintptr_t)(size_ ? begin() : nullptr)}; }
+    void add_to(uint64_t &hash) const {
+        for (size_t i = shift_; i < data_.size(); i++) {
+            uint32_t bits;
+            memcpy(&bits, &data_[i], sizeof bits);
+            hash = (hash ^ bits) * 0x100000001b3u;
+        }
+    }
+
+   private:
+    size_t size_, shift_;
+    std::vector<float> data_;
+};
+
+Addresses address(Memory &memory) { return memory.address(); }
+const Addresses &address(const Addresses &column) { return column; }
+
+void put_special_values(Memory &natural, size_t size) {
+    const float special[] = {0.0f,  -0.0f,  1e-30f, -1e-30f, 9.0109f,  -9.0109f,
+                             10.0f, -10.0f, 1e30f,  -1e30f,  INFINITY, -INFINITY};
+    size_t i = 0;
+    for (float value : special)
+        if (i < size) natural.begin()[i++] = value;
+    for (i = 256; i < size; i++)  // every other thousand is certain
+        if (i / 1000 % 2) natural.begin()[i] = natural.begin()[i] < 0 ? -10.0f : 10.0f;
+}
+
+// All kernels on tensors of `size` elements; a hash of everything that they wrote.
+uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
+    const Sizes sizes{size};
+    const Addresses key{0x0123456789abcdefu}, none{0};
+    uint64_t hash = 0xcbf29ce484222325u;
+    Memory p(size, shift, 1, 1), natural(size, shift, 2, 16), g(size, shift, 3, 1), momentum(size, shift, 4, 1),
+        prior(size, shift, 5, 1), total(size, shift, 6, 1), second(size, shift, 7, 0);
+    Memory logits(2 * size, shift, 8, 1), firsts(2 * size, shift, 9, 0), seconds(2 * size, shift, 10, 0);
+    put_special_values(natural, size);
+    const AdamSettings adam_rule{1e-3, 0.9, 0.999, 1.5, 1e-8, 1e-4};
+    const RuleSettings rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, false, 0, 0.05};
+    const RuleSettings steady_rule{1e-3, temperature, 1e-10, 60000, 1, 0.9, true, 0.3, 0.05};
+    const auto record = [&] { p.add_to(hash); };
+
+    expect(first_beyond(team, sizes, g.address(), INFINITY) == -1, "finite gradients are finite");
+    const auto on = [&](auto &...columns) { return Tensors{sizes, {address(columns)...}}; };
+    write_relaxed_sample(team, on(p, natural, key), {5, temperature}), record();
+    write_hard_sample(team, on(p, natural, key), {5}), record();
+    write_sign(team, on(p, natural), {}), record();
+    Memory slope(size, shift, 11, 1);
+    write_training_sample(team, on(p, natural, slope, key), {5, temperature, true}), record();
+    slope.add_to(hash);
+    restore_mode(team, on(p, natural), {temperature}), record();
+    write_training_sample(team, on(p, natural, none, key), {6, temperature, false}), record();
+    write_tanh(team, on(p, natural), {0.5}), record();
+    write_pmf_weights(team, on(p, logits), {3}), record();
+    write_pmf_sign(team, on(p, logits), {}), record();
+    accumulate_scaled(team, on(total, natural, g, key), {5, temperature, 1e-10});
+    total.add_to(hash);
+    bayesbinn_update(team, on(p, natural, momentum, g, prior, key), {5, rule}), record();
+    bayesbinn_update(team, on(p, natural, none, g, none, key), {{}, rule}), record();
+    bayesbinn_update_from_slopes(team, on(p, natural, momentum, g, none, slope), {rule}), record();
+    bayesbinn_update_from_slopes(team, on(p, natural, none, g, none, slope), {steady_rule}), record();
+    natural.add_to(hash), momentum.add_to(hash);
+    adam(team, on(prior, momentum, second, g), {adam_rule});
+    prior.add_to(hash), second.add_to(hash);
+    ste_update(team, on(p, prior, momentum, second, g), {0.5, adam_rule}), record();
+    bop_update(team, on(p, momentum, g), {1e-2, 1e-3}), record();
+    pmf_update(team, on(p, logits, firsts, seconds, g), {3, adam_rule}), record();
+    logits.add_to(hash), firsts.add_to(hash), seconds.add_to(hash);
+
+    if (size) {
+        g.begin()[size - 1] = NAN;
+        expect(first_beyond(team, sizes, g.address(), INFINITY) == 0, "a NaN at the end is found");
+        g.begin()[size - 1] = -3;
+        expect(first_beyond(team, sizes, g.address(), 3) == -1, "the limit itself is within");
+        expect(first_beyond(team, sizes, g.address(), 2.9) == 0, "a large value at the end is found");
+    }
+    return hash;
+}
+
+void refuses_nonsense(Team team) {
+    Memory a(8, 0, 1, 1);
+    const auto refused = [](const char *what, auto call) {
+        try {
+            call();
+            expect(false, std::string("refuses ") + what);
+        } catch (const std::invalid_argument &) {
+        }
+    };
+    const uintptr_t at = a.address()[0];
+    refused("lists of different length", [&] { write_sign(team, {{8}, {{at}, {}}}, {}); });
+    refused("a missing column", [&] { write_sign(team, {{8}, {{at}}}, {}); });
+    refused("elements without memory", [&] { write_sign(team, {{8}, {{at}, {0}}}, {}); });
+    refused("overlapping arrays", [&] { write_sign(team, {{4}, {{at}, {at + 4}}}, {}); });
+    refused("a crooked address", [&] { write_sign(team, {{4}, {{at}, {at + 18}}}, {}); });
+    refused("a missing key", [&] { write_hard_sample(team, {{8}, {{at}, {at}, {}}}, {0}); });
+    write_sign(team, {{}, {{}, {}}}, {});
+}
+
+}  // namespace
+
+int main() {
+    std::vector<const Kernels *> all;
+    for (const char *name : {"portable", "neon", "avx2", "avx512"}) {
+        try {
+            all.push_back(&choose_kernels(name));
+        } catch (const std::runtime_error &) {
+        }
+    }
+    for (size_t size : {0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 1000003}) {
+        for (size_t shift : {0, 1}) {
+            for (double temperature : {1e-10, 1.0}) {
+                const uint64_t expected = run_all({*all[0], 1}, size, shift, temperature);
+                for (const Kernels *kernels : all)
+                    for (int threads : {1, 2})
+                        expect(
+                            run_all({*kernels, threads}, size, shift, temperature) == expected,
+                            std::string(kernels->name) + ", size " + std::to_string(size) + ", " +
+                                std::to_string(threads) + " threads: the same bits"
+                        );
+            }
+        }
+    }
+    refuses_nonsense({*all[0], 1});
+    for (const Kernels *kernels : all) printf("%s ", kernels->name);
+    printf(failures ? "kernels: %d failures\n" : "kernels: clean\n", failures);
+    return failures != 0;
+}

@@ -1,0 +1,79 @@
+// Walks through a range of a tensor in blocks.
+#pragma once
+
+#include "elementary.hpp"
+#include "kernels.hpp"
+#include "noise.hpp"
+
+namespace bayesbinn {
+namespace {
+
+constexpr int VECTORS = BLOCK / LANES;
+
+struct Stored {
+    BAYESBINN_INLINE void operator()(float *to, F x) const { store(to, x); }
+};
+
+struct Streamed {
+    BAYESBINN_INLINE void operator()(float *to, F x) const { stream(to, x); }
+};
+
+// Where one block lies in each of COUNT arrays; null where there is no such array.
+template <int COUNT>
+struct Block {
+    float *at[COUNT];
+
+    BAYESBINN_INLINE F operator()(int array, int v) const { return load(at[array] + v * LANES); }
+    BAYESBINN_INLINE void set(int array, int v, F x) const { store(at[array] + v * LANES, x); }
+};
+
+// Calls body(b, block, put) for every block b. put(address, x) is how array 0 is stored.
+//
+// WRITTEN has bit k set if the body writes array k. The last, incomplete block of a tensor is
+// worked on in a copy padded with zeros, so that there is one code for all elements.
+template <int COUNT, unsigned WRITTEN, class Body>
+BAYESBINN_INLINE void each_block(const Arrays &arrays, Range range, Body body) {
+    Block<COUNT> block;
+    for (int k = 0; k < COUNT; k++) block.at[k] = arrays.at[k] ? arrays.at[k] + range.begin : nullptr;
+    const auto advance = [&block] {
+        for (int k = 0; k < COUNT; k++)
+            if (block.at[k]) block.at[k] += BLOCK;
+    };
+    const uint64_t whole = range.end / BLOCK;
+    uint64_t b = range.begin / BLOCK;
+    if (arrays.streams) {
+        for (; b < whole; b++, advance()) body(b, block, Streamed{});
+        end_streaming();
+    } else {
+        for (; b < whole; b++, advance()) body(b, block, Stored{});
+    }
+    const size_t rest = range.end - b * BLOCK;
+    if (rest == 0 || range.end <= range.begin) return;
+    alignas(sizeof(F)) float copy[COUNT][BLOCK] = {};
+    Block<COUNT> padded;
+    for (int k = 0; k < COUNT; k++) {
+        padded.at[k] = block.at[k] ? copy[k] : nullptr;
+        if (block.at[k]) __builtin_memcpy(copy[k], block.at[k], rest * sizeof(float));
+    }
+    body(b, padded, Stored{});
+    for (int k = 0; k < COUNT; k++)
+        if ((WRITTEN >> k & 1) && block.at[k]) __builtin_memcpy(block.at[k], copy[k], rest * sizeof(float));
+}
+
+// δ = ½·log(u/(1−u)) for block b.
+BAYESBINN_INLINE void logistic_noise(const NoiseStream &noise, uint64_t b, F (&delta)[VECTORS]) {
+    U bits[VECTORS];
+    constexpr int PARTS = BLOCK / NOISE_BLOCK;
+    for (int part = 0; part < PARTS; part++) noise.bits(b * PARTS + (uint64_t)part, bits + part * NOISE_VECTORS);
+    for (int v = 0; v < VECTORS; v++) delta[v] = half_logit(uniform(bits[v]));
+}
+
+// Whether |x| ≥ bound for the whole block.
+BAYESBINN_INLINE bool all_at_least(const float *x, float bound) {
+    I mask = abs(load(x)) >= bound;
+    for (int v = 1; v < VECTORS; v++) mask &= abs(load(x + v * LANES)) >= bound;
+    return all(mask);
+}
+
+}  // namespace
+}  // namespace bayesbinn

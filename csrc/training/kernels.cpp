@@ -1,0 +1,288 @@
+// Every kernel, compiled once per instruction set; BAYESBINN_ISA is its name.
+//
+// Sampling and updating have a short way. With |λ| large enough no noise can turn a weight: then
+// w = sign(λ), s is a constant, and a block needs neither Philox nor exp and log. Under the
+// paper's τ = 1e-10 nearly all blocks are such, and the kernels run at the speed of the memory.
+// The short way gives the same bits as the long one.
+//
+// Long formulas are spread over several loops on a block, each short enough for the processor to
+// work on several iterations at once.
+
+#include "blocks.hpp"
+#include "rules.hpp"
+
+namespace bayesbinn {
+namespace {
+
+// p ← f(source)
+template <class Function>
+BAYESBINN_INLINE void map(const Arrays &x, Range range, Function f) {
+    each_block<2, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, f(block(1, v)));
+    });
+}
+
+// p ← f(ũ₊ − ũ₋)
+template <class Function>
+BAYESBINN_INLINE void map_difference(const Arrays &x, Range range, Function f) {
+    each_block<3, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, f(block(2, v) - block(1, v)));
+    });
+}
+
+void write_sign(const NoSettings &, const Arrays &x, Range range) {
+    map(x, range, [](F source) { return sign(source); });
+}
+
+void write_tanh(const TanhSettings &set, const Arrays &x, Range range) {
+    const float scale = (float)set.scale;
+    map(x, range, [=](F source) { return tanh(source * scale); });
+}
+
+void write_pmf_sign(const NoSettings &, const Arrays &x, Range range) {
+    map_difference(x, range, [](F difference) { return sign(difference); });
+}
+
+void write_pmf_weights(const SoftSettings &set, const Arrays &x, Range range) {
+    const float half_beta = (float)(set.beta / 2);
+    map_difference(x, range, [=](F difference) { return tanh(difference * half_beta); });
+}
+
+// p ← sample(λ, δ), a function that is sign(λ) wherever |λ| ≥ certain
+template <class Sample>
+BAYESBINN_INLINE void write_sample(uint64_t draw, float certain, const Arrays &x, Range range, Sample sample) {
+    const NoiseStream noise(x.key, draw);
+    each_block<2, 1>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
+        if (all_at_least(block.at[1], certain)) {
+            for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
+        } else {
+            F delta[VECTORS];
+            logistic_noise(noise, b, delta);
+            for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sample(block(1, v), delta[v]));
+        }
+    });
+}
+
+void write_relaxed_sample(const SampleSettings &set, const Arrays &x, Range range) {
+    const float inverse_temperature = (float)(1 / set.temperature);
+    write_sample(set.draw, certain_from(set.temperature), x, range, [=](F natural, F delta) {
+        return relaxed_sample(natural, delta, inverse_temperature);
+    });
+}
+
+void write_training_sample(const TrainingSampleSettings &set, const Arrays &x, Range range) {
+    const NoiseStream noise(x.key, set.draw);
+    const float inverse_temperature = (float)(1 / set.temperature), certain = certain_from(set.temperature);
+    const bool held = set.held;
+    each_block<3, 5>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
+        if (all_at_least(block.at[1], certain)) {
+            if (!held)
+                for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
+            if (block.at[2])
+                for (int v = 0; v < VECTORS; v++) block.set(2, v, broadcast(0.0f));
+        } else {
+            F u[VECTORS];  // δ, then (λ + δ)/τ
+            logistic_noise(noise, b, u);
+            for (int v = 0; v < VECTORS; v++) u[v] = (block(1, v) + u[v]) * inverse_temperature;
+            if (block.at[2]) {
+                for (int v = 0; v < VECTORS; v++) {
+                    const TanhAndSech2 both = tanh_and_sech2(u[v]);
+                    put(block.at[0] + v * LANES, both.tanh);
+                    block.set(2, v, both.sech2);
+                }
+            } else {
+                for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, tanh(u[v]));
+            }
+        }
+    });
+}
+
+void restore_mode(const ModeSettings &set, const Arrays &x, Range range) {
+    const float certain = certain_from(set.temperature);
+    each_block<2, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        if (all_at_least(block.at[1], certain)) return;
+        for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
+    });
+}
+
+void write_hard_sample(const HardSampleSettings &set, const Arrays &x, Range range) {
+    write_sample(set.draw, certain_from(0), x, range, [](F natural, F delta) { return sign(natural + delta); });
+}
+
+// Calls use(v, s) for each vector of block b of λ.
+template <class Use>
+BAYESBINN_INLINE void with_scale(
+    const Scale &set, const NoiseStream &noise, uint64_t b, const float *natural, Use use
+) {
+    if (all_at_least(natural, set.certain)) {
+        for (int v = 0; v < VECTORS; v++) use(v, broadcast(set.certain_scale));
+    } else {
+        F x[VECTORS];  // δ, then 1 − w², then s
+        logistic_noise(noise, b, x);
+        for (int v = 0; v < VECTORS; v++) x[v] = sample_slope(load(natural + v * LANES), x[v], set);
+        for (int v = 0; v < VECTORS; v++) x[v] = gradient_scale(load(natural + v * LANES), x[v], set);
+        for (int v = 0; v < VECTORS; v++) use(v, x[v]);
+    }
+}
+
+void accumulate_scaled(const ScaleSettings &set, const Arrays &x, Range range) {
+    const NoiseStream noise(x.key, set.draw);
+    const Scale scale(set.temperature, set.eps);
+    each_block<3, 1>(x, range, [&](uint64_t b, const auto &block, auto) __attribute__((always_inline)) {
+        with_scale(scale, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
+            block.set(0, v, block(0, v) + s * block(2, v));
+        });
+    });
+}
+
+// The step of BayesBiNN. Array 5 is 1 − w² as the sample had it, or null to draw its noise again; `scaled` says that
+// the gradients are Σ s⊙g already.
+void natural_gradient_update(const RuleSettings &rule, uint64_t draw, bool scaled, const Arrays &x, Range range) {
+    const NoiseStream noise(x.key, draw);
+    const Scale scale(rule.temperature, rule.eps);
+    const Rule set(rule);
+    const F zero = broadcast(0.0f);
+    each_block<6, 7>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
+        const auto step = [&](int v, F scaled_gradient) __attribute__((always_inline)) {
+            const F natural = block(1, v);
+            const F pull = block.at[4] ? natural - block(4, v) : set.steady ? zero : natural;
+            F direction = set.steady ? steady_gradient(scaled_gradient, pull, natural, sech2(natural), set)
+                                     : natural_gradient(scaled_gradient, pull, set);
+            if (block.at[2]) {
+                direction = averaged(block(2, v), direction, set);
+                block.set(2, v, direction);
+            }
+            const F updated = natural - direction * set.lr;
+            block.set(1, v, updated);
+            put(block.at[0] + v * LANES, sign(updated));
+        };
+        if (scaled) {
+            for (int v = 0; v < VECTORS; v++) step(v, block(3, v));
+        } else if (block.at[5] && !all_at_least(block.at[1], scale.certain)) {
+            F s[VECTORS];
+            for (int v = 0; v < VECTORS; v++) s[v] = gradient_scale(block(1, v), block(5, v), scale);
+            for (int v = 0; v < VECTORS; v++) step(v, s[v] * block(3, v));
+        } else {
+            with_scale(scale, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
+                step(v, s * block(3, v));
+            });
+        }
+    });
+}
+
+void bayesbinn_update(const UpdateSettings &set, const Arrays &x, Range range) {
+    natural_gradient_update(set.rule, set.draw.value_or(0), !set.draw, x, range);
+}
+
+void bayesbinn_update_from_slopes(const SlopeUpdateSettings &set, const Arrays &x, Range range) {
+    natural_gradient_update(set.rule, 0, false, x, range);
+}
+
+void adam(const AdamUpdateSettings &settings, const Arrays &x, Range range) {
+    const Adam set(settings.adam);
+    each_block<4, 7>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) {
+            F value = block(0, v), first = block(1, v), second = block(2, v);
+            adam_step(value, first, second, block(3, v), set);
+            block.set(0, v, value);
+            block.set(1, v, first);
+            block.set(2, v, second);
+        }
+    });
+}
+
+void ste_update(const STESettings &settings, const Arrays &x, Range range) {
+    const Adam set(settings.adam);
+    const float clip = (float)settings.clip;
+    each_block<5, 15>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) {
+            F latent = block(1, v), first = block(2, v), second = block(3, v);
+            adam_step(latent, first, second, block(4, v), set);
+            latent = at_most(at_least(latent, -clip), clip);
+            block.set(1, v, latent);
+            block.set(2, v, first);
+            block.set(3, v, second);
+            put(block.at[0] + v * LANES, sign(latent));
+        }
+    });
+}
+
+// m ← (1 − γ)·m + γ·g, then flip w where w·m > threshold. The weights are the state: whatever a user may have
+// written into them, they leave as −1 and +1.
+void bop_update(const BopSettings &set, const Arrays &x, Range range) {
+    const float rate = (float)set.rate, one_minus_rate = (float)(1 - set.rate), threshold = (float)set.threshold;
+    each_block<3, 3>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) {
+            const F weight = sign(block(0, v));
+            const F average = block(1, v) * one_minus_rate + block(2, v) * rate;
+            block.set(0, v, select(weight * average > threshold, -weight, weight));
+            block.set(1, v, average);
+        }
+    });
+}
+
+void pmf_update(const PMFSettings &settings, const Arrays &x, Range range) {
+    const Adam set(settings.adam);
+    const float beta = (float)settings.beta, half_beta = (float)(settings.beta / 2);
+    each_block<8, 127>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        F m[VECTORS];  // w = tanh(β(ũ₊ − ũ₋)/2), then tanh(β·w/2)
+        for (int v = 0; v < VECTORS; v++) m[v] = tanh((block(2, v) - block(1, v)) * half_beta);
+        for (int v = 0; v < VECTORS; v++) m[v] = tanh(m[v] * half_beta);
+        for (int v = 0; v < VECTORS; v++) {
+            const LogitGradients g = pmf_logit_gradients(m[v], block(7, v), beta);
+            F minus = block(1, v), first_minus = block(3, v), second_minus = block(5, v);
+            F plus = block(2, v), first_plus = block(4, v), second_plus = block(6, v);
+            adam_step(minus, first_minus, second_minus, g.minus, set);
+            adam_step(plus, first_plus, second_plus, g.plus, set);
+            block.set(1, v, minus);
+            block.set(2, v, plus);
+            block.set(3, v, first_minus);
+            block.set(4, v, first_plus);
+            block.set(5, v, second_minus);
+            block.set(6, v, second_plus);
+            put(block.at[0] + v * LANES, sign(plus - minus));
+        }
+    });
+}
+
+// Without their sign the bits of floats are ordered like the floats themselves, with infinity and NaN at the end.
+BAYESBINN_INLINE I beyond(F x, int32_t limit) { return ((I)x & 0x7fffffff) > limit; }
+
+bool all_within(float limit, const float *values, size_t count) {
+    int32_t bits;
+    __builtin_memcpy(&bits, &limit, sizeof bits);
+    constexpr int CHAINS = 4;
+    constexpr size_t STRIDE = CHAINS * LANES;
+    I found[CHAINS] = {};
+    const auto look = [&found, bits](const float *at) {
+        for (int k = 0; k < CHAINS; k++) found[k] |= beyond(load(at + k * LANES), bits);
+    };
+    size_t i = 0;
+    for (; i + STRIDE <= count; i += STRIDE) look(values + i);
+    float rest[STRIDE] = {};
+    __builtin_memcpy(rest, values + i, (count - i) * sizeof(float));
+    look(rest);
+    return !any(found[0] | found[1] | found[2] | found[3]);
+}
+
+void random_bits(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOISE_BLOCK]) {
+    U out[NOISE_VECTORS];
+    NoiseStream(key, draw).bits(b, out);
+    __builtin_memcpy(words, out, sizeof words);
+}
+
+}  // namespace
+
+#define BAYESBINN_JOIN_(a, b) a##b
+#define BAYESBINN_JOIN(a, b) BAYESBINN_JOIN_(a, b)
+#define BAYESBINN_TEXT_(a) #a
+#define BAYESBINN_TEXT(a) BAYESBINN_TEXT_(a)
+
+const Kernels BAYESBINN_JOIN(kernels_, BAYESBINN_ISA) = {
+    BAYESBINN_TEXT(BAYESBINN_ISA),
+#define BAYESBINN_ENTRY(kernel, ...) kernel,
+    BAYESBINN_EACH_KERNEL(BAYESBINN_ENTRY) all_within,
+    random_bits,
+};
+
+}  // namespace bayesbinn

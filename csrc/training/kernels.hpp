@@ -1,0 +1,249 @@
+// What every instruction set offers: one function per kernel, on a range of one tensor. The list of kernels at the end
+// is the only one in C++: the functions on whole lists of tensors and the Python module are made from it.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <optional>
+
+namespace bayesbinn {
+
+// The generator gives its numbers to the elements of a tensor in blocks of this many.
+constexpr int NOISE_BLOCK = 32;
+
+// Elements worked on together: several blocks of noise, so that the processor overlaps the long
+// chains of one with those of the next.
+constexpr int BLOCK = 4 * NOISE_BLOCK;
+
+// Elements of a tensor; `begin` is a multiple of BLOCK.
+struct Range {
+    size_t begin, end;
+};
+
+constexpr int MAX_ARRAYS = 8;
+
+// One tensor's arrays, in the order of its kernel's columns.
+struct Arrays {
+    float *at[MAX_ARRAYS];
+    uint64_t key;  // of its noise
+    bool streams;  // store array 0 past the caches; it is aligned for that
+};
+
+// ---- settings ---------------------------------------------------------------------------------
+//
+// Scalars, in double precision as Python holds them. `each` names the fields: Python's settings of the same names are
+// read into them, whatever their order. A kernel rounds them to float32 where torch would.
+
+struct NoSettings {
+    template <class Visit>
+    void each(Visit) {}
+};
+
+struct TanhSettings {
+    double scale;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("scale", scale);
+    }
+};
+
+struct SoftSettings {
+    double beta;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("beta", beta);
+    }
+};
+
+struct ModeSettings {
+    double temperature;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("temperature", temperature);
+    }
+};
+
+struct HardSampleSettings {
+    uint64_t draw;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("draw", draw);
+    }
+};
+
+struct SampleSettings {
+    uint64_t draw;
+    double temperature;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("draw", draw);
+        visit("temperature", temperature);
+    }
+};
+
+struct TrainingSampleSettings {
+    uint64_t draw;
+    double temperature;
+    bool held;  // the parameter holds sign(λ): blocks that are certain need no writing
+    template <class Visit>
+    void each(Visit visit) {
+        visit("draw", draw);
+        visit("temperature", temperature);
+        visit("held", held);
+    }
+};
+
+struct ScaleSettings {
+    uint64_t draw;
+    double temperature, eps;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("draw", draw);
+        visit("temperature", temperature);
+        visit("eps", eps);
+    }
+};
+
+struct RuleSettings {
+    double lr, temperature, eps, data_weight, kl_weight, momentum;
+    bool steady;                // steps are in proportion to v(λ), the weight's own variance
+    double relaxation, fading;  // ρ and φ, of a steady rule
+    template <class Visit>
+    void each(Visit visit) {
+        visit("lr", lr);
+        visit("temperature", temperature);
+        visit("eps", eps);
+        visit("data_weight", data_weight);
+        visit("kl_weight", kl_weight);
+        visit("momentum", momentum);
+        visit("steady", steady);
+        visit("relaxation", relaxation);
+        visit("fading", fading);
+    }
+};
+
+struct UpdateSettings {
+    std::optional<uint64_t> draw;  // none: the gradients are Σ s⊙g already
+    RuleSettings rule;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("draw", draw);
+        visit("rule", rule);
+    }
+};
+
+struct SlopeUpdateSettings {
+    RuleSettings rule;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("rule", rule);
+    }
+};
+
+struct AdamSettings {
+    double step_size, beta1, beta2, second_scale, eps, weight_decay;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("step_size", step_size);
+        visit("beta1", beta1);
+        visit("beta2", beta2);
+        visit("second_scale", second_scale);
+        visit("eps", eps);
+        visit("weight_decay", weight_decay);
+    }
+};
+
+struct AdamUpdateSettings {
+    AdamSettings adam;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("settings", adam);
+    }
+};
+
+struct STESettings {
+    double clip;
+    AdamSettings adam;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("clip", clip);
+        visit("settings", adam);
+    }
+};
+
+struct BopSettings {
+    double rate, threshold;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("rate", rate);
+        visit("threshold", threshold);
+    }
+};
+
+struct PMFSettings {
+    double beta;
+    AdamSettings adam;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("beta", beta);
+        visit("settings", adam);
+    }
+};
+
+// ---- kernels ----------------------------------------------------------------------------------
+
+// An argument of a kernel, one value for each tensor: the address of an array, or the key of its noise.
+struct Column {
+    const char *name;
+    int arrays = 1;         // 2: the tensor has 2n values, and its halves are two arrays; 0: a key
+    bool optional = false;  // null where there is none
+};
+
+constexpr Column one(const char *name) { return {name}; }
+constexpr Column two(const char *name) { return {name, 2}; }
+constexpr Column maybe(const char *name) { return {name, 1, true}; }
+constexpr Column noise() { return {"key", 0}; }
+
+// KERNEL(name, settings, columns...). Name, settings and columns are called as in src/bayesbinn/kernels/table.py.
+// Column 0 is written. The logits of n weights are n values of ũ₋, then n of ũ₊; likewise their moments.
+#define BAYESBINN_EACH_KERNEL(KERNEL)                                                                                  \
+    KERNEL(write_sign, NoSettings, one("parameter"), one("source"))                                                    \
+    KERNEL(write_tanh, TanhSettings, one("parameter"), one("source"))                                                  \
+    KERNEL(write_pmf_sign, NoSettings, one("parameter"), two("logits"))                                                \
+    KERNEL(write_pmf_weights, SoftSettings, one("parameter"), two("logits"))                                           \
+    KERNEL(write_relaxed_sample, SampleSettings, one("parameter"), one("natural"), noise())                            \
+    KERNEL(write_hard_sample, HardSampleSettings, one("parameter"), one("natural"), noise())                           \
+    KERNEL(write_training_sample, TrainingSampleSettings, one("parameter"), one("natural"), maybe("slope"), noise())   \
+    KERNEL(restore_mode, ModeSettings, one("parameter"), one("natural"))                                               \
+    KERNEL(accumulate_scaled, ScaleSettings, one("total"), one("natural"), one("gradient"), noise())                   \
+    KERNEL(                                                                                                            \
+        bayesbinn_update, UpdateSettings, one("parameter"), one("natural"), maybe("momentum"), one("gradient"),        \
+        maybe("prior"), noise()                                                                                        \
+    )                                                                                                                  \
+    KERNEL(                                                                                                            \
+        bayesbinn_update_from_slopes, SlopeUpdateSettings, one("parameter"), one("natural"), maybe("momentum"),        \
+        one("gradient"), maybe("prior"), one("slope")                                                                  \
+    )                                                                                                                  \
+    KERNEL(adam, AdamUpdateSettings, one("value"), one("first"), one("second"), one("gradient"))                       \
+    KERNEL(ste_update, STESettings, one("parameter"), one("latent"), one("first"), one("second"), one("gradient"))     \
+    KERNEL(bop_update, BopSettings, one("parameter"), one("average"), one("gradient"))                                 \
+    KERNEL(pmf_update, PMFSettings, one("parameter"), two("logits"), two("first"), two("second"), one("gradient"))
+
+struct Kernels {
+    const char *name;
+
+#define BAYESBINN_MEMBER(kernel, Settings, ...) void (*kernel)(const Settings &, const Arrays &, Range);
+    BAYESBINN_EACH_KERNEL(BAYESBINN_MEMBER)
+#undef BAYESBINN_MEMBER
+
+    // Whether |x| ≤ limit for all values, which NaN never is; the limit is finite and not negative.
+    bool (*all_within)(float limit, const float *values, size_t count);
+
+    // The generator's words for one block of noise, for its known answers.
+    void (*random_bits)(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOISE_BLOCK]);
+};
+
+extern const Kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_neon;
+
+}  // namespace bayesbinn

@@ -1,0 +1,105 @@
+// The update rules of src/bayesbinn/kernels/reference.py on one vector, operation by operation.
+// λ is `natural`, δ `delta`, τ the temperature, α `lr`, N/S `data_weight`, κ `kl_weight`.
+#pragma once
+
+#include "elementary.hpp"
+#include "kernels.hpp"
+
+namespace bayesbinn {
+namespace {
+
+// ---- settings, rounded to float32 ------------------------------------------------------------
+
+// From this |λ| on, |λ + δ|/τ ≥ 13·ln 2 for every δ, because no |δ| is above 12·ln 2: the sample is sign(λ).
+// The margin is a hundred times the rounding errors of δ, of the sum and of the product with 1/τ.
+BAYESBINN_INLINE float certain_from(double temperature) {
+    return (float)((12 * LN2 + 13 * LN2 * temperature) * (1 + 1e-5));
+}
+
+// s = ((1 − w²) + ε) / (τ·(v(λ) + ε))
+struct Scale {
+    float temperature, inverse_temperature, eps;
+    float certain;        // from this |λ| on, 1 − w² = v(λ) = 0 whatever the noise, and
+    float certain_scale;  // s is this
+
+    Scale(double tau, double e)
+        : temperature((float)tau), inverse_temperature((float)(1 / tau)), eps((float)e), certain(certain_from(tau)),
+          certain_scale(eps / (eps * temperature)) {
+        if (certain < SATURATION) certain = SATURATION;
+    }
+};
+
+struct Rule {
+    float lr, data_weight, kl_weight, momentum, one_minus_momentum, relaxation, fading;
+    bool steady;
+
+    explicit Rule(const RuleSettings &set)
+        : lr((float)set.lr), data_weight((float)set.data_weight), kl_weight((float)set.kl_weight),
+          momentum((float)set.momentum), one_minus_momentum((float)(1 - set.momentum)),
+          relaxation((float)set.relaxation), fading((float)set.fading), steady(set.steady) {}
+};
+
+struct Adam {
+    float step_size, beta1, one_minus_beta1, beta2, one_minus_beta2, second_scale, eps, weight_decay;
+    bool decays;
+
+    explicit Adam(const AdamSettings &set)
+        : step_size((float)set.step_size), beta1((float)set.beta1), one_minus_beta1((float)(1 - set.beta1)),
+          beta2((float)set.beta2), one_minus_beta2((float)(1 - set.beta2)), second_scale((float)set.second_scale),
+          eps((float)set.eps), weight_decay((float)set.weight_decay), decays(set.weight_decay != 0) {}
+};
+
+// ---- rules ------------------------------------------------------------------------------------
+
+BAYESBINN_INLINE F sign(F x) { return select(x >= 0.0f, broadcast(1.0f), broadcast(-1.0f)); }
+
+// w = tanh((λ + δ)/τ)
+BAYESBINN_INLINE F relaxed_sample(F natural, F delta, float inverse_temperature) {
+    return tanh((natural + delta) * inverse_temperature);
+}
+
+// 1 − w²
+BAYESBINN_INLINE F sample_slope(F natural, F delta, const Scale &set) {
+    return sech2((natural + delta) * set.inverse_temperature);
+}
+
+// s = ((1 − w²) + ε) / (τ·(v(λ) + ε))
+BAYESBINN_INLINE F gradient_scale(F natural, F slope, const Scale &set) {
+    return (slope + set.eps) / ((sech2(natural) + set.eps) * set.temperature);
+}
+
+// (N/S)·Σ s⊙g + κ·(λ − λ₀), where pull = λ − λ₀
+BAYESBINN_INLINE F natural_gradient(F scaled_gradient, F pull, const Rule &set) {
+    return scaled_gradient * set.data_weight + pull * set.kl_weight;
+}
+
+// v·[(N/S)·Σ s⊙g + κ·(λ − λ₀)] + (v + φ)·ρ·λ, where v = v(λ): what is certain hardly moves, but fades a little
+BAYESBINN_INLINE F steady_gradient(F scaled_gradient, F pull, F natural, F variance, const Rule &set) {
+    return natural_gradient(scaled_gradient, pull, set) * variance + natural * set.relaxation * (variance + set.fading);
+}
+
+// m ← β·m + (1 − β)·direction
+BAYESBINN_INLINE F averaged(F momentum, F direction, const Rule &set) {
+    return momentum * set.momentum + direction * set.one_minus_momentum;
+}
+
+// Adam on one value: m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², value ← value − step.
+BAYESBINN_INLINE void adam_step(F &value, F &first, F &second, F gradient, const Adam &set) {
+    if (set.decays) gradient = gradient + value * set.weight_decay;
+    first = first * set.beta1 + gradient * set.one_minus_beta1;
+    second = second * set.beta2 + gradient * gradient * set.one_minus_beta2;
+    value = value - first / (sqrt(second) * set.second_scale + set.eps) * set.step_size;
+}
+
+struct LogitGradients {
+    F minus, plus;
+};
+
+// g₋ = −β·g·(1 + m(1 − m)/2), g₊ = β·g·(1 − m(1 + m)/2), where m = tanh(β·w/2)
+BAYESBINN_INLINE LogitGradients pmf_logit_gradients(F m, F gradient, float beta) {
+    const F g = gradient * beta;
+    return {-(g * (m * (1.0f - m) * 0.5f + 1.0f)), g * (1.0f - m * (1.0f + m) * 0.5f)};
+}
+
+}  // namespace
+}  // namespace bayesbinn

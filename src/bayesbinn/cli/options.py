@@ -1,0 +1,25 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the data sets; otherwise BAYESBINN_DATA, the cache, or a download."),
+]
+SAMPLES = "10, or 0 if they would all be the mode"
+Calibrate = Annotated[bool, typer.Option(help="Use the calibration that the run fitted on its validation part.")]
+EpochChoice = Annotated[
+    str,
+    typer.Option(
+        "--epoch",
+        metavar="last|best",
+        help="Which weights: those after the last epoch, or those with the best validation accuracy or RMSE.",
+    ),
+]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, as `bayesbinn train` wrote it.")]
