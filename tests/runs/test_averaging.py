@@ -15,6 +15,7 @@ from bayesbinn.data.augment import Draws, crop_and_flip
 from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.runs.build import loss_of
+from bayesbinn.runs.measure import accuracy
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.stream import open_run
 
@@ -52,7 +53,9 @@ def test_the_last_network_has_the_mean_of_the_last_lambdas(tmp_path: Path) -> No
     assert averaged.rows[:3] == [
         {**row, "seconds": averaged.rows[i]["seconds"]} for i, row in enumerate(plain.rows[:3])
     ]
-    assert averaged.rows[3]["test_accuracy"] == averaged._accuracy(averaged.dataset.split(0.1, 0).test)
+    test = averaged.dataset.split(0.1, 0).test
+    assert test is not None
+    assert averaged.rows[3]["test_accuracy"] == accuracy(averaged.model, test)
 
 
 def test_an_average_survives_being_stopped_after_every_epoch(tmp_path: Path) -> None:

@@ -180,7 +180,8 @@ def _schedules(results: Path) -> str:
         rows.append(row)
     head = ["Epochs", *(text for title in COLUMNS.values() for text in (title, "Seeds"))]
     sentence = found.get("answer", f"Whether 50 epochs reach the paper's accuracy: {NOT_YET}.")
-    return f"### MNIST against the length of the schedule\n\n{markdown_table(head, rows)}\n\n{sentence}"
+    link = "[More](../results/paper/table-schedules.md)." if found else ""
+    return f"### MNIST against the length of the schedule\n\n{markdown_table(head, rows)}\n\n{sentence} {link}".rstrip()
 
 
 def _stream(results: Path) -> str:
@@ -196,7 +197,7 @@ def _stream(results: Path) -> str:
     rows += [[f"{method}, published", "", f"{accuracy:.2f}", "", "100", ""] for method, accuracy in STREAM.items()]
     head = ["Variant", "BatchNorm", "Newest five tasks", "All older tasks", "Tasks", "Seeds"]
     note = f"\n\n{NOTE}" if MARK in str(rows) else ""
-    picture = "![A stream of tasks](../results/paper/figure-stream.png)"
+    picture = "[![A stream of tasks](../results/paper/figure-stream.png)](../results/paper/figure-stream.md)"
     return f"### A stream of permuted MNIST tasks\n\n{picture}\n\n{markdown_table(head, rows)}{note}"
 
 
@@ -214,7 +215,8 @@ def _frontier(results: Path) -> str:
         if line.startswith("- Up to ") or line.startswith("- BayesBiNN, posterior mean")
     ]
     picture = "[![The frontier](../results/benchmarks/frontier.png)](../results/benchmarks/frontier.md)"
-    return f"{title}\n\n{picture}\n\n" + "\n".join(sentences)
+    worth = "[Is the posterior worth its samples?](../results/benchmarks/posterior-worth.md)"
+    return f"{title}\n\n{picture}\n\n" + "\n".join(sentences) + f"\n\n{worth}"
 
 
 # ---- what it takes --------------------------------------------------------------------------------
