@@ -41,7 +41,7 @@ def test_moons_without_its_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     before, after = redrawn("figure-moons", tmp_path)
     assert before == after and set(after) == {".json", ".md", ".png", ".pdf"}
     (tmp_path / "out" / "figure-moons.json").unlink()
-    with pytest.raises(InvalidInput, match="no run is there"):
+    with pytest.raises(InvalidInput, match="no run found"):
         list(paper.reproduce("figure-moons", train=False, runs=tmp_path / "runs", out=tmp_path / "out"))
 
 
