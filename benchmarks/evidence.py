@@ -31,8 +31,9 @@ from typing import Any
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.paper import records
 from bayesbinn.paper.drawing import markdown_table
-from bayesbinn.paper.evidence import Part, Planned, Shown, load_queue, planned
+from bayesbinn.paper.evidence import Part, Planned, Shown, load_queue, planned, undecided
 from bayesbinn.paper.gather import duration
+from bayesbinn.paper.page import PAGE, write_page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PR_SET_PDEATHSIG = 1
@@ -104,24 +105,33 @@ def only_one(path: Path) -> Iterator[None]:
 
 def work_through(parts: tuple[Part, ...], places: Places, threads: int) -> int:
     """Run what is missing; a failed run does not stop the others. 0 if nothing failed."""
-    failed = []
+    failed: list[str] = []
     for part in parts:
-        runs = list(planned(part))
+        runs = list(planned(part, places.kept))
         missing = [run for run in runs if not done(run, places)]
         if not missing and shown(part, places):
             continue
         say(f"{part.name}: {part.title} ({len(runs) - len(missing)} of {len(runs)} runs done)")
         commit = commit_of(part, places)
         python = interpreter(commit, places)
-        for run in missing:
-            problem = compute(run, python, commit, places, threads)
-            if problem:
-                failed.append(run.name)
-                say(f"{run.name}: FAILED: {problem}")
-        if all(done(run, places) for run in runs):
+        while missing:
+            for run in missing:
+                problem = compute(run, python, commit, places, threads)
+                if problem:
+                    failed.append(run.name)
+                    say(f"{run.name}: FAILED: {problem}")
+            # The records of the first runs may have decided on the settings of others.
+            runs = list(planned(part, places.kept))
+            missing = [run for run in runs if not done(run, places) and run.name not in failed]
+        if all(done(run, places) for run in runs) and not undecided(part, places.kept)[0]:
+            problems = [problem for name in part.measure if (problem := measure(name, python, commit, places, threads))]
+            failed += problems
             for each in part.show:
                 show(each, python, places)
-            mark_shown(part, commit, places)
+            page = write_page(places.results, places.results.parent / PAGE)
+            say(f"{page}: written")
+            if not problems:
+                mark_shown(part, commit, places)
     if failed:
         say(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
@@ -151,6 +161,20 @@ def compute(run: Planned, python: Path, commit: str, places: Places, threads: in
     records.keep(folder, places.kept, command=text, commit=commit)
     say(f"{run.name}: done, {duration(time.time() - started)} since it was started or resumed")
     return ""
+
+
+def measure(name: str, python: Path, commit: str, places: Places, threads: int) -> str:
+    """Run a program of benchmarks/, which goes on where it was stopped; its name if it failed."""
+    tree = REPOSITORY if places.in_place else places.home / "checkouts" / commit[:12]
+    command = [str(python), str(tree / "benchmarks" / f"{name}.py"), "--runs", str(places.runs)]
+    command += ["--records", str(places.kept), "--out", str(places.results / "benchmarks")]
+    log = places.home / "logs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    with log.open("ab") as output:
+        code = run_politely(command, output, environment)
+    say(f"{name}: {f'FAILED: exit {code} ({log})' if code else 'measured'}")
+    return name if code else ""
 
 
 def run_politely(command: list[str], output: Any, environment: dict[str, str]) -> int:
@@ -205,7 +229,7 @@ def show(each: Shown, python: Path, places: Places) -> None:
 
 def shown(part: Part, places: Places) -> bool:
     """Whether the tables of a part were drawn since its last run ended."""
-    return not part.show or part.name in read_json(places.home / "shown.json")
+    return not (part.show or part.measure) or part.name in read_json(places.home / "shown.json")
 
 
 def mark_shown(part: Part, commit: str, places: Places) -> None:
@@ -261,12 +285,13 @@ def status(parts: tuple[Part, ...], places: Places) -> str:
     running = read_json(places.home / CURRENT)
     rows, total = [], 0.0
     for part in parts:
-        runs = list(planned(part))
+        runs = list(planned(part, places.kept))
         missing = [run for run in runs if not done(run, places)]
-        left = sum(seconds_left(run, pace, places) for run in missing)
+        waiting, later = undecided(part, places.kept)
+        left = sum(seconds_left(run, pace, places) for run in missing) + later
         total += left
-        state = "done" if not missing else f"{len(runs) - len(missing)} of {len(runs)} runs"
-        rows.append([part.name, part.title, state, duration(left) if missing else ""])
+        state = f"{len(runs) - len(missing)} of {len(runs) + waiting} runs" if missing or waiting else "done"
+        rows.append([part.name, part.title, state, duration(left) if missing or waiting else ""])
     text = markdown_table(["Part", "What", "State", "Left"], rows)
     text += f"\n\ntotal remaining: {duration(total)} of computing"
     if is_alive(running.get("pid")):
@@ -286,7 +311,7 @@ def measured(parts: tuple[Part, ...], places: Places) -> dict[str, float]:
     """Seconds per epoch for each kind of run: the median of the runs so far, which ignores pauses."""
     spent: dict[str, list[float]] = {}
     for part in parts:
-        for run in planned(part):
+        for run in planned(part, places.kept):
             for folder in (places.kept / run.name, places.runs / run.name):
                 for line in lines_of(folder / "metrics.jsonl"):
                     spent.setdefault(kind(run), []).append(float(line["seconds"]))
