@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -70,7 +71,9 @@ def main() -> int:
     parser.add_argument("--queue", type=Path, help="use this queue instead of the repository's (TOML)")
     parser.add_argument("--threads", type=int, default=2, help="threads per run (default: %(default)s)")
     parser.add_argument("--status", action="store_true", help="show what is done and how long the rest takes")
-    parser.add_argument("--in-place", action="store_true", help="run this installation instead of a checkout")
+    parser.add_argument(
+        "--in-place", action="store_true", help="run this installation instead of a checkout, at normal priority"
+    )
     arguments = parser.parse_args()
     places = Places(arguments.home.resolve(), arguments.results.resolve(), arguments.in_place)
     try:
@@ -153,7 +156,7 @@ def compute(run: Planned, python: Path, commit: str, places: Places, threads: in
     with log.open("ab") as output:
         output.write(f"\n$ {shlex.join(command)}  # {commit}\n".encode())
         output.flush()
-        code = run_politely(command, output, environment)
+        code = run_politely(command, output, environment, lowest=not places.in_place)
     if code:
         tail = log.read_text(errors="replace").strip().splitlines()[-1:]
         return f"exit {code}: {tail[0] if tail else 'no output'} ({log})"
@@ -172,14 +175,15 @@ def measure(name: str, python: Path, commit: str, places: Places, threads: int) 
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     with log.open("ab") as output:
-        code = run_politely(command, output, environment)
+        code = run_politely(command, output, environment, lowest=not places.in_place)
     say(f"{name}: {f'FAILED: exit {code} ({log})' if code else 'measured'}")
     return name if code else ""
 
 
-def run_politely(command: list[str], output: Any, environment: dict[str, str]) -> int:
-    """Run at the lowest priority; a request to stop is passed on, so that a checkpoint is written."""
-    process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, preexec_fn=behave)
+def run_politely(command: list[str], output: Any, environment: dict[str, str], *, lowest: bool) -> int:
+    """Run, at the `lowest` priority if asked; a request to stop is passed on, so that a checkpoint is written."""
+    before_start = partial(behave, lowest)
+    process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, preexec_fn=before_start)
 
     asked = False
 
@@ -201,17 +205,19 @@ def run_politely(command: list[str], output: Any, environment: dict[str, str]) -
             process.kill()
 
 
-def behave() -> None:
-    """Called in a run's process before it starts: lowest priority, and end when the parent ends, for whatever reason.
+def behave(lowest: bool) -> None:
+    """Called in a run's process before it starts: its priority, and end when the parent ends, for whatever reason.
 
     Linux may share the processor between sessions first (autogroups). A process's own priority then has no effect, so
     the run gets its own session, and the session gets the lowest priority as well.
     """
     os.setsid()
-    os.nice(19)
+    if lowest:
+        os.nice(19)
     if sys.platform == "linux":
-        with suppress(OSError):
-            Path("/proc/self/autogroup").write_text("19")
+        if lowest:
+            with suppress(OSError):
+                Path("/proc/self/autogroup").write_text("19")
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
