@@ -22,12 +22,12 @@ MODULES = {
 ROOMS = [
     "errors",
     "files environment ranks binary kernels",
+    "modelfile format",  # needs errors and files alone; a table's encoding is part of it
     "posterior metrics forgetting models",
     "prediction",
     "methods",
     "data",
     "train",
-    "modelfile format",
     "runtime",
     "export",
     "packing",

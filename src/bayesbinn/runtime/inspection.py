@@ -41,7 +41,7 @@ def inspect(path: Path) -> dict[str, Any]:
     return {
         "file": str(path),
         "bytes": model.size,
-        "version": model_file.VERSION,
+        "version": model.version,
         "checksum": model.checksum,
         "task": model.graph.task,
         "networks": model.graph.networks,
