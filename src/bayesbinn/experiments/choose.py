@@ -166,3 +166,25 @@ def _notes(experiment: Experiment, reason: str, changed_by: str) -> tuple[str, .
         f"{', from every class in proportion' if experiment.data.stratify and training.loss != 'mse' else ''}; "
         f"{changed_by} changes any of it",
     )
+
+
+@dataclass(frozen=True)
+class TableChoice:
+    """Networks and training for a table, from its size alone."""
+
+    hidden: tuple[int, ...]
+    networks: int
+    """How many are trained side by side; their mean predicts, and their disagreement is uncertainty."""
+    epochs: int
+    batch_size: int
+
+
+def choose_for_table(rows: int, codes: int) -> TableChoice:
+    """Networks, epochs and batch size for so many training rows of so many codes.
+
+    >>> [choose_for_table(rows, 100).epochs for rows in (48, 142, 1437, 9600)]
+    [50, 25, 43, 60]
+    """
+    budget = choose_budget(rows, False).settings
+    units = 64
+    return TableChoice((units, units), 4, budget["epochs"], budget["batch_size"])

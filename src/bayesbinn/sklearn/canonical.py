@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesbinn.modelfile.cells import is_missing
+
 Column = NDArray[Any]
 Columns = dict[str, Column]
 Floats = NDArray[np.float64]
@@ -25,7 +27,7 @@ MAX_UNITS = 20_000_000
 
 @dataclass(frozen=True)
 class Rows:
-    """Columns of numbers (NaN is a missing cell) or of text (None is one), a target and a weight for every row."""
+    """Columns by name, and a target and a weight for every row."""
 
     columns: Columns
     targets: NDArray[Any]
@@ -66,6 +68,8 @@ def canonical(columns: Mapping[str, Column], targets: NDArray[Any], weights: Flo
 
 def _sortable(column: Column) -> NDArray[Any]:
     """A key that orders and compares like the cells do; missing cells come first and equal each other."""
+    if column.dtype.kind == "M":
+        return column.astype("datetime64[us]").astype(np.int64)  # NaT is the smallest
     if column.dtype.kind in "fiub":
         key = column.astype(np.float64) + 0.0  # -0.0 becomes 0.0
         missing = np.isnan(key)
@@ -74,8 +78,9 @@ def _sortable(column: Column) -> NDArray[Any]:
             key = np.full(len(column), -1.0)
             key[~missing] = codes
         return key
-    codes = {cell: code for code, cell in enumerate(sorted({cell for cell in column if cell is not None}))}
-    return np.array([-1 if cell is None else codes[cell] for cell in column], dtype=np.int64)
+    names = ["" if is_missing(cell) else f"{type(cell).__name__} {cell}" for cell in column]
+    places = {name: place for place, name in enumerate(sorted(set(names)))}
+    return np.array([places[name] for name in names], dtype=np.int64)
 
 
 @dataclass(frozen=True)
