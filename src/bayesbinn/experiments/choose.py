@@ -1,7 +1,7 @@
 """Network and settings for a user's own data, and the reasons, in words.
 
 The rules look at the number of rows and columns and at the kind of data, never at the labels' values. They were chosen
-on made-up tables other than those that `benchmarks/tables.py` reports.
+on made-up tables other than those that `benchmarks/` reports.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tables with the command line's defaults, beside scikit-learn's MLPClassifier with its own.
 
-    python benchmarks/tables.py [--out DIR] [--quick] [--only NAME ...]
+    python benchmarks/tables_command.py [--out DIR] [--quick] [--only NAME ...]
 
 Every split is a file: the rows in a random order, of which `bayesbinn train FILE --label y` keeps a fifth for testing.
 Ours is trained and calibrated as that command and `bayesbinn predict` do it, without any further setting. The
@@ -182,7 +182,7 @@ def report(rows: list[Row]) -> str:
     lines = [
         "# Tables with the command line's defaults",
         "",
-        f"`python benchmarks/tables.py`, {platform.processor() or platform.machine()}, torch {torch.__version__}, one "
+        f"`python benchmarks/tables_command.py`, {platform.processor() or platform.machine()}, torch {torch.__version__}, one "
         "thread. BayesBiNN as `bayesbinn train FILE --label y` chooses it, calibrated on its validation rows; "
         "scikit-learn's MLPClassifier with its defaults behind a StandardScaler, on the same random splits. "
         f"A row holds if ours is at most {POINTS:g} point or 2 standard errors of the paired difference lower, and its "
