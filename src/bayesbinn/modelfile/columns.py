@@ -21,6 +21,9 @@ MAX_COLUMNS = 1 << 16
 MAX_CATEGORIES = 1 << 12
 MAX_KNOTS = 1 << 10
 MAX_WIDTH = 1 << 20
+MAX_COPIES = 1 << 6
+LINE = 4.0
+"""Height of the codes that rise straight: they span some 4 standard deviations to either side."""
 MAX_NAME = 1 << 10
 """Characters of the name of a column or a category."""
 _SECONDS = 400 * CYCLES["year"] * 30  # the years -10,000 to 14,000: what a date can be
@@ -69,7 +72,9 @@ class Column:
 class NumberColumn(Column):
     """A quantity. Between two neighbouring knots a code goes from -height to height, and stays there beyond them.
 
-    A single knot is a step: -height below it, 0 at it, height above it.
+    A single knot is a step: -height below it, 0 at it, height above it. In front of these codes stand `copies` equal
+    ones that rise straight from -LINE to LINE over `span`: a binary network has one weight, -1 or +1, for each, so that
+    several of them let a unit weigh the number itself in steps.
     """
 
     kind: ClassVar[str] = "number"
@@ -78,19 +83,25 @@ class NumberColumn(Column):
     whole: bool = False
     """Whether all numbers in training were whole ones."""
     knots: tuple[float, ...] = (0.0,)
+    span: tuple[float, float] = (-1.0, 1.0)
+    copies: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_range(self.range)
         _require(type(self.whole) is bool, "whole must be true or false")
         _check_knots(self.knots)
+        fine = type(self.copies) is int and 0 <= self.copies <= MAX_COPIES
+        _require(fine, f"copies={self.copies!r}: a whole number from 0 to {MAX_COPIES} is needed")
+        _check_knots(self.span)
+        _require(len(self.span) == 2, "its span must be two numbers")
 
     @property
     def value_codes(self) -> int:
-        return max(1, len(self.knots) - 1)
+        return self.copies + max(1, len(self.knots) - 1)
 
     def _value_names(self) -> tuple[str, ...]:
-        return _ramp_names(self.name, [f"{knot:g}" for knot in self.knots])
+        return (self.name,) * self.copies + _ramp_names(self.name, [f"{knot:g}" for knot in self.knots])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bayesbinn.errors import InvalidInput
 from bayesbinn.modelfile.cells import NotOfItsKind, boolean_of, category_of, number_of, seconds_of_array, seconds_reader
-from bayesbinn.modelfile.columns import CYCLES, BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn
+from bayesbinn.modelfile.columns import CYCLES, LINE, BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn
 
 Codes = NDArray[np.float32]
 Numbers = NDArray[np.float64]
@@ -78,7 +78,12 @@ class Encoder:
             elif isinstance(column, BooleanColumn):
                 ramps.append((index, 0.5, 0.5, column.height, start))
             elif isinstance(column, (NumberColumn, DateColumn)):
-                ramps += [(index, *ramp, column.height, start + i) for i, ramp in enumerate(_ramps_of(column.knots))]
+                lines = column.copies if isinstance(column, NumberColumn) else 0
+                if isinstance(column, NumberColumn) and lines:
+                    (line,) = _ramps_of(column.span)
+                    ramps += [(index, *line, LINE * column.height, start + i) for i in range(lines)]
+                first = start + lines
+                ramps += [(index, *ramp, column.height, first + i) for i, ramp in enumerate(_ramps_of(column.knots))]
             if isinstance(column, DateColumn):
                 first = start + column.ramps
                 for i, cycle in enumerate(column.cycles):
