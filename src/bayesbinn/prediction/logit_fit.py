@@ -57,13 +57,18 @@ class LogitFit:
     shift: tuple[float, ...] = ()
 
 
-def fit_logits(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> LogitFit:
+def fit_logits(
+    logits: Tensor, targets: Tensor, weights: Tensor | None = None, *, centre: float | None = None
+) -> LogitFit:
     """The most probable scale and shifts for logits [samples, inputs, classes]. Deterministic.
 
     Inputs of different `weights` count as (Σw)²/Σw² inputs in all: as many of equal weight are worth the same.
 
     If all n rows are right in every sample, no shift could mend anything, and the scale is at most that
     with a mean confidence of (n + 1)/(n + 2), Laplace's rule.
+
+    `centre` is the median of the scale's prior where it is known: 1 for networks whose last layer learned a gain
+    with the cross-entropy, whose logits have a unit already. Laplace's rule is then left out.
 
     >>> z = torch.tensor([[[-1.0, 1.0]]]).expand(1, 400, 2)
     >>> fit = fit_logits(z, (torch.arange(400) % 4 > 0).long())
@@ -72,7 +77,9 @@ def fit_logits(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -
     """
     z, y = logits.detach().to("cpu", torch.float64), targets.to("cpu", torch.int64)
     problem = _Problem.of(z, y, weights)
-    if bool((z.argmax(dim=-1) == y).all()):
+    if centre is not None:
+        problem = replace(problem, log_centre=math.log(centre))
+    if centre is None and bool((z.argmax(dim=-1) == y).all()):
         return LogitFit(_at_most_laplace(problem, problem.fit(0.0)))
     width = _chosen_width(problem) if len(y) >= FEWEST_ROWS and len(problem.shifted) > 1 else 0.0
     found = problem.fit(width)
@@ -178,9 +185,7 @@ class _Problem:
 
     def rows(self, chosen: Tensor) -> _Problem:
         """The same problem on some rows, with the same prior of the scale."""
-        return replace(
-            self, logits=self.logits[:, :, chosen], targets=self.targets[chosen], counts=self.counts[chosen]
-        )
+        return replace(self, logits=self.logits[:, :, chosen], targets=self.targets[chosen], counts=self.counts[chosen])
 
     def fit(self, width: float, start: Tensor | None = None) -> Tensor:
         """Where NLL − log prior is least, for shifts of this prior width: Fisher scoring with halved steps."""

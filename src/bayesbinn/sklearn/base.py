@@ -24,6 +24,7 @@ from bayesbinn.runtime.conformal import threshold
 from bayesbinn.runtime.model import Model
 from bayesbinn.sklearn.canonical import Floats, Rows
 from bayesbinn.sklearn.fitting import Fitted, Plan, fit_rows
+from bayesbinn.sklearn.streaming import Stream, learn_batch
 from bayesbinn.sklearn.table import read_columns
 from bayesbinn.sklearn.training import torch_threads
 
@@ -132,9 +133,20 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
 
     def _fit_rows(self, rows: Rows, classes: int, weight_of_class: Floats | None) -> None:
         plan = self._plan()
+        self._stream = None
         before = getattr(self, "_fitted", None) if self.warm_start else None
         with torch_threads(plan.threads), _progress(bool(self.verbose), type(self).__name__) as on_epoch:
             fitted = fit_rows(rows, plan, classes, weight_of_class, before, on_epoch)
+        self._adopt(fitted)
+
+    def _partial_fit_rows(self, rows: Rows, classes: int, weight_of_class: Floats | None) -> None:
+        plan = self._plan()
+        if getattr(self, "_stream", None) is None:
+            self._stream = Stream.new(self.buffer, plan.seed)
+            if hasattr(self, "_fitted"):  # go on with what `fit` learned, of which no rows were kept
+                self._stream.fitted, self._stream.learned_at = self._fitted, float("inf")
+        with torch_threads(plan.threads), _progress(bool(self.verbose), type(self).__name__) as on_epoch:
+            fitted = learn_batch(self._stream, rows, plan, classes, weight_of_class, on_epoch)
         self._adopt(fitted)
 
     def _adopt(self, fitted: Fitted) -> None:

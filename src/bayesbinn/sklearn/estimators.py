@@ -147,12 +147,37 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
         self._fit_rows(rows, len(classes), self._weight_of_class(rows))
         return self
 
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> BinaryNetworkClassifier:
+        """Learn from a batch of rows, and keep what was learned from those before.
+
+        The first call needs all `classes` that will come. At most `buffer` raw rows are kept in between.
+        """
+        first = not hasattr(self, "_packed")
+        columns = read_columns(self, X, reset=first)
+        labels = _labels(y, len(next(iter(columns.values()))))
+        check_classification_targets(labels)
+        weights = self._weights_of(X, sample_weight, len(labels))
+        if first:
+            if classes is None:
+                raise InvalidInput("classes must be passed on the first call to partial_fit: all that will come")
+            self.classes_ = np.unique(classes)
+            if len(self.classes_) < 2:
+                raise InvalidInput(f"one class, {self.classes_[0]!r}; a classifier needs 2 classes or more")
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise InvalidInput(f"classes={classes!r} differ from those of the first call, {self.classes_!r}")
+        unknown = np.setdiff1d(labels, self.classes_)
+        if len(unknown):
+            raise InvalidInput(f"class {unknown[0]!r} was not announced: classes are {self.classes_!r}")
+        rows = canonical(columns, np.searchsorted(self.classes_, labels), weights)
+        self._partial_fit_rows(rows, len(self.classes_), self._weight_of_class(rows))
+        return self
+
     def _weight_of_class(self, rows: Rows) -> Floats | None:
         if self.class_weight is None:
             return None
         places = np.arange(len(self.classes_))
         if self.class_weight == "balanced":
-            counts = np.bincount(rows.targets, rows.weights, len(places))
+            counts = np.maximum(np.bincount(rows.targets, rows.weights, len(places)), 1e-9)
             found: Floats = rows.weights.sum() / (len(places) * counts)
             return found
         found = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[rows.targets])
@@ -221,6 +246,14 @@ class BinaryNetworkRegressor(RegressorMixin, BinaryNetworkBase):  # type: ignore
         rows = canonical(columns, targets, weights)
         _refuse_one_row(rows)
         self._fit_rows(rows, 0, None)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> BinaryNetworkRegressor:
+        """Learn from a batch of rows, and keep what was learned from those before; see the classifier's."""
+        columns = read_columns(self, X, reset=not hasattr(self, "_packed"))
+        targets = _labels(y, len(next(iter(columns.values()))), numeric=True)
+        weights = self._weights_of(X, sample_weight, len(targets))
+        self._partial_fit_rows(canonical(columns, targets, weights), 0, None)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

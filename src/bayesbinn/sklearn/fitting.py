@@ -114,8 +114,8 @@ def fit_rows(
     if before is not None and before.goal.outputs == classes:
         encoding, goal = before.encoding, replace(before.goal, weight_of_class=weight_of_class)
     training = goal.sample(encoding, parts.training)
-    choice = _chosen(plan, len(parts.training), encoding.width)
-    trainer = _started(plan, choice, encoding.width, goal, training, before)
+    choice = chosen_for(plan, len(parts.training), encoding.width)
+    trainer = started(plan, choice, encoding.width, goal, training, before)
     budget = Budget(choice.epochs, choice.batch_size, plan.patience)
     epochs = train(
         trainer,
@@ -128,15 +128,17 @@ def fit_rows(
     return Fitted(file, encoding, goal, choice, trainer, epochs)
 
 
-def _chosen(plan: Plan, rows: int, width: int) -> TableChoice:
+def chosen_for(plan: Plan, rows: int, width: int) -> TableChoice:
+    """What suits the data's size, where the user did not ask for anything else."""
     chosen = choose_for_table(rows, width)
     asked = {name: getattr(plan, name) for name in ("hidden", "networks", "epochs", "batch_size")}
     return replace(chosen, **{name: value for name, value in asked.items() if value is not None})
 
 
-def _started(
+def started(
     plan: Plan, choice: TableChoice, width: int, goal: Goal, training: Sample, before: Fitted | None
 ) -> Trainer:
+    """New networks, or those of `before` if they have the same shape and method."""
     sizes = (width, *choice.hidden, goal.outputs or 1)
     if before is not None and before.trainer.network.sizes == sizes and before.trainer.method == plan.method:
         return before.trainer
@@ -156,7 +158,11 @@ def finished(trainer: Trainer, training: Sample, parts: Parts, encoding: TableEn
     numbers: dict[str, Any] = {"rows": float(parts.calibration.weights.sum())}
     scale, residual = 1.0, None
     if goal.outputs:
-        fit = LogitFit(1.0) if outputs is None else fit_logits(outputs, _targets(held_out), _weights(held_out))
+        fit = (
+            LogitFit(1.0)
+            if outputs is None
+            else fit_logits(outputs, _targets(held_out), _weights(held_out), centre=1.0)
+        )
         scale = fit.scale
         numbers |= {"scale": scale, "shift": fit.shift}
         folded[-1] = _with_shift(*folded[-1], fit.shift, trainer.network.networks)
