@@ -33,7 +33,8 @@ ROOMS = [
     "packing",
     "continual",
     "experiments",
-    "runs",  # `sklearn`, `report` and `web` come below this one
+    "runs",  # `report` and `web` come below this one
+    "sklearn",
     "sweeps",
     "paper",
     "demo",
