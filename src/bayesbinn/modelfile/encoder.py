@@ -59,6 +59,18 @@ class _Waves:
         return waves
 
 
+class InvalidCell(InvalidInput):
+    """A cell that is not what its column holds."""
+
+    def __init__(self, what: str, row: int, needed: str) -> None:
+        self.what, self.row, self.needed = what, row, needed
+        super().__init__(self.in_row(row))
+
+    def in_row(self, row: int) -> str:
+        """The message for a row, counted from 0, of a larger table that these rows were taken from."""
+        return f"{self.what} in row {row + 1}: {self.needed}"
+
+
 class Encoder:
     """Cells of columns to codes."""
 
@@ -176,8 +188,8 @@ def _finite(column: Column, numbers: Numbers) -> Numbers:
     return numbers
 
 
-def _misplaced(column: Column, cell: Any, row: int, reason: Exception) -> InvalidInput:
-    return InvalidInput(f"column {column.name!r} holds {_shown(cell)} in row {row + 1}: {reason}")
+def _misplaced(column: Column, cell: Any, row: int, reason: Exception) -> InvalidCell:
+    return InvalidCell(f"column {column.name!r} holds {_shown(cell)}", row, str(reason))
 
 
 def _shown(cell: Any) -> str:

@@ -112,6 +112,12 @@ class TableEncoding:
         known = {*self.names, *self.ignored}
         return [name for name in there if name not in known]
 
+    def notes_on(self, there: Sequence[str], where: str, label: str | None = None) -> list[str]:
+        """What a user should know of a table's columns: those that training did not have are not used."""
+        others = [name for name in self.unknown_columns(there) if name != label]
+        some = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        return [f"{where}: not used, because training did not have them: {some}"] if others else []
+
     @cached_property
     def _encoder(self) -> Encoder:
         return Encoder(self.columns)

@@ -176,7 +176,7 @@ def _apart(knots: list[float]) -> tuple[float, ...]:
 
 
 def _cycles(seconds: Floats) -> tuple[str, ...]:
-    """The cycles that the dates pass: a year from a quarter of one, a week from half of one, a day if they have times."""
+    """The cycles that dates pass: a year from a quarter of it on, a week from half of it, a day if there are times."""
     span = float(seconds[-1] - seconds[0])
     has_times = bool((seconds % CYCLES["day"] != 0).any())
     there = {"year": span >= CYCLES["year"] / 4, "week": span >= CYCLES["week"] / 2, "day": has_times}
