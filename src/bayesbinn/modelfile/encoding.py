@@ -41,9 +41,9 @@ Table = Mapping[str, Any]
 class TableEncoding:
     """The columns of a table in the order of their codes.
 
-    >>> encoding = TableEncoding((NumberColumn("age", range=(18.0, 90.0), knots=(20.0, 40.0, 60.0)),))
-    >>> encoding.encode({"age": [20, 30, 50, 99]}).tolist()
-    [[-1.0, -1.0], [0.0, -1.0], [1.0, 0.0], [1.0, 1.0]]
+    >>> encoding = TableEncoding((NumberColumn("age", knots=(20.0, 30.0, 60.0), codes=("line", "rank")),))
+    >>> encoding.encode({"age": [20, 30, 40, 99]}).tolist()
+    [[-1.0, -1.0], [-0.5, 0.0], [0.0, 0.3333333432674408], [1.0, 1.0]]
     >>> encoding.encode_rows([{"age": None}]).tolist()
     [[0.0, 0.0]]
     """
@@ -82,7 +82,7 @@ class TableEncoding:
         A column that is not there, and a cell that is not of its column's kind, are refused.
         """
         self.check_columns(list(table))
-        return self._encoder.encode([table[name] for name in self.names])
+        return self._encoder.encode(table[name] for name in self.names)
 
     def encode_rows(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """The same for rows, each with its cells by name. A missing cell is None; it may not be left out."""

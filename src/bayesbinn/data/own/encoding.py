@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from math import floor, log10
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,7 @@ from bayesbinn.modelfile.columns import CYCLES, BooleanColumn, CategoryColumn, C
 from bayesbinn.modelfile.encoding import TableEncoding
 
 BINS = 8
-"""Ramps of a number, if there is room for them."""
-MAX_CODES = 512
-"""Ramps of all numbers together, beyond one for each."""
+"""Between two of a column's knots there are an eighth of its rows."""
 MAX_CATEGORIES = 64
 """Places of a column; what is rarer shares one."""
 _RARE = 0.005
@@ -29,19 +28,26 @@ _RARE_ROWS, _RARE_AMONG_FEW = 3, 0.02
 _MANY_NAMES = 10
 _TINY = 1e-9  # of a share of rows: sums of weights are rounded
 _FENCE = 3.0
+_MAX_DIGITS = 300  # after the point; float64 has no more
 
 Floats = NDArray[np.float64]
 
 
 def learn_encoding(
-    table: Mapping[str, Any], weights: NDArray[Any] | None = None, *, bins: int = BINS, notes: list[str] | None = None
+    table: Mapping[str, Any],
+    weights: NDArray[Any] | None = None,
+    *,
+    bins: int = BINS,
+    codes: tuple[str, ...] = ("line", "rank"),
+    notes: list[str] | None = None,
 ) -> TableEncoding:
     """The encoding of a table, given as columns by name: lists, NumPy arrays, pandas or polars series.
 
     Args:
         table: the rows to learn from.
         weights: how often each row counts; None: once.
-        bins: ramps of a number.
+        bins: steps between the knots of a number.
+        codes: of a number; see `bayesbinn.modelfile.columns.Scale`.
         notes: what was decided on the user's behalf is added to it, a sentence each.
 
     >>> encoding = learn_encoding({"age": [20, 30, 40, None], "job": ["nurse", "cook", "nurse", "cook"], "id": [7] * 4})
@@ -52,21 +58,19 @@ def learn_encoding(
     if not table:
         raise InvalidInput("the table has no columns: at least one is needed")
     counts = _checked_weights(weights, table)
-    cells = {name: read_cells(str(name), values, counts) for name, values in table.items()}
-    ramps = sum(each.kind in ("number", "date") for each in cells.values())
-    fitting = max(1, min(bins, MAX_CODES // max(1, ramps)))
     columns: list[Column] = []
     ignored: dict[str, str] = {}
-    for name, each in cells.items():
-        why = _says_nothing(each)
+    for name, values in table.items():
+        cells = read_cells(str(name), values, counts)
+        why = _says_nothing(cells)
         if why:
             ignored[name] = why
         else:
-            columns.append(_column(name, each, fitting))
+            columns.append(_column(name, cells, bins, codes))
     if not columns:  # every row looks the same; an encoding has at least one code
         name = next(iter(ignored))
         del ignored[name]
-        columns.append(_column(name, cells[name], 1))
+        columns.append(_column(name, read_cells(str(name), table[name], counts), 1, codes))
     for why in dict.fromkeys(ignored.values()):
         names = [name for name, reason in ignored.items() if reason == why]
         said.append(f"left out: {_some(names)} ({why})")
@@ -74,13 +78,11 @@ def learn_encoding(
 
 
 def _checked_weights(weights: NDArray[Any] | None, table: Mapping[str, Any]) -> Floats | None:
-    rows = {len(values) for values in table.values()}
-    if len(rows) > 1:
-        raise InvalidInput(f"columns of {min(rows)} and of {max(rows)} cells: all must have the same length")
     if weights is None:
         return None
     found = np.asarray(weights, np.float64)
-    if found.shape != (rows.pop(),) or not np.isfinite(found).all() or (found < 0).any():
+    rows = len(next(iter(table.values())))
+    if found.shape != (rows,) or not np.isfinite(found).all() or (found < 0).any():
         raise InvalidInput("weights must be one finite number from 0 for each row")
     return found
 
@@ -99,7 +101,7 @@ def _says_nothing(cells: Cells) -> str:
     return ""
 
 
-def _column(name: str, cells: Cells, bins: int) -> Column:
+def _column(name: str, cells: Cells, bins: int, codes: tuple[str, ...]) -> Column:
     missing = cells.missing > 0
     if cells.kind == "boolean":
         return BooleanColumn(name, missing)
@@ -111,10 +113,12 @@ def _column(name: str, cells: Cells, bins: int) -> Column:
     bounds = float(values[0]), float(values[-1])
     shares = cells.weights if len(cells.values) else np.ones(1)
     knots = knots_of(values, shares, bins)
+    # With two knots a rank is a line, and so is the only ramp.
+    used = codes if len(knots) > 2 else ("line",)
     if cells.kind == "number":
         whole = bool((values == np.floor(values)).all())
-        return NumberColumn(name, missing, range=bounds, whole=whole, knots=knots)
-    return DateColumn(name, missing, range=bounds, knots=knots, cycles=_cycles(values), order=cells.order)
+        return NumberColumn(name, missing, range=bounds, whole=whole, knots=knots, codes=used)
+    return DateColumn(name, missing, range=bounds, knots=knots, codes=used, cycles=_cycles(values), order=cells.order)
 
 
 def _frequent(cells: Cells) -> list[str]:
@@ -158,7 +162,7 @@ def knots_of(values: Floats, weights: Floats, bins: int) -> tuple[float, ...]:
         if rest.any():
             found |= {_quantile(values[rest], weights[rest], step / left) for step in range(left + 1)}
         chosen = np.array(sorted(found))
-    return _apart([float(value) for value in chosen])
+    return _apart(_shortened([float(value) for value in chosen]))
 
 
 def _quantile(values: Floats, weights: Floats, share: float) -> float:
@@ -166,6 +170,17 @@ def _quantile(values: Floats, weights: Floats, share: float) -> float:
     sums = np.cumsum(weights)
     place = int(np.searchsorted(sums, (share - _TINY) * sums[-1]))
     return float(values[min(place, len(values) - 1)])
+
+
+def _shortened(knots: list[float]) -> list[float]:
+    """Knots without digits that matter less than a thousandth of the smallest step: they make the file smaller.
+
+    >>> _shortened([0.123456789, 1.23456789, 12.3456789])
+    [0.123, 1.235, 12.346]
+    """
+    step = min((high - low for low, high in pairwise(knots)), default=0.0)
+    digits = 3 - floor(log10(step)) if 0 < step < float("inf") else _MAX_DIGITS
+    return [round(knot, digits) for knot in knots] if digits < _MAX_DIGITS else knots
 
 
 def _apart(knots: list[float]) -> tuple[float, ...]:
