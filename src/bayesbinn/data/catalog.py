@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from bayesbinn.data.dataset import Dataset, Task
+from bayesbinn.data.own.encoded import load_encoded
 from bayesbinn.data.own.folders import load_images
 from bayesbinn.data.own.npy import npy_files
 from bayesbinn.data.own.npz import load_npz
@@ -85,6 +86,7 @@ def load(
     label: str | None = None,
     task: Task | None = None,
     download: bool = True,
+    encode: bool = False,
 ) -> Dataset:
     """A data set by name (see `available`), or from a .npz, .csv, .tsv or .parquet file or a folder.
 
@@ -92,7 +94,9 @@ def load(
     called `x.npy` and `y.npy` (or, as in a .npz file, `x_train.npy` and so on).
     `label` is the column of a table to predict; `task` says whether numbers there are classes or
     quantities where the rule (see `labels.understand`) would guess wrong. `data_dir` is searched before
-    BAYESBINN_DATA and the user's cache; `download=False` never touches the network.
+    BAYESBINN_DATA and the user's cache; `download=False` never touches the network. `encode` takes any table: text,
+    dates and missing cells become codes, and numbers of any scale too (`Dataset.encoding`); without it all columns
+    but the label must be numbers.
 
     >>> dataset = load("moons")
     >>> parts = dataset.split(validation=0.1, seed=1)
@@ -113,19 +117,20 @@ def load(
         raise InvalidInput(f"no data set is called {name!r}.{nearest(name, SETS)} There are {', '.join(SETS)}, {KINDS}")
     path = existing_path(name, f"; {KINDS} can be loaded")
     try:
-        return _own(path, name, label, task)
+        return _own(path, name, label, task, encode)
     except OSError as error:
         raise InvalidInput(f"{error.filename or name}: cannot be read ({error.strerror or error})") from error
 
 
-def _own(path: Path, name: str, label: str | None, task: Task | None) -> Dataset:
+def _own(path: Path, name: str, label: str | None, task: Task | None, encode: bool) -> Dataset:
     kind = path.suffix.lower()
+    read = load_encoded if encode else load_table
     if kind in TABLES and path.is_file():
-        return load_table(path, label, task=task)
+        return read(path, label, task=task)
     if path.is_dir():
         train, test = _pair_of_tables(path)
         if train is not None:
-            return load_table(train, label, test=test, task=task)
+            return read(train, label, test=test, task=task)
     if label is not None:
         raise InvalidInput(f"{name}: label={label!r} names a column of a table, and this is none: leave it out")
     if kind == ".npz" or (path.is_dir() and npy_files(path)):

@@ -12,6 +12,7 @@ from bayesbinn.data.batches import Part
 from bayesbinn.data.normalise import Normaliser
 from bayesbinn.data.splits import stratified_rows, validation_rows
 from bayesbinn.errors import InvalidInput
+from bayesbinn.modelfile.encoding import TableEncoding
 
 Task = Literal["classification", "regression"]
 
@@ -55,6 +56,8 @@ class Dataset:
     """Where it came from: a folder, a file, a package."""
     notes: tuple[str, ...] = ()
     """What was decided on the user's behalf, one sentence each."""
+    encoding: TableEncoding | None = None
+    """How the rows of a table became these inputs; None if they are numbers as they stand there."""
     stratify: bool = False
     """Whether `split` takes validation data from every class in proportion, or at random as the authors do."""
 

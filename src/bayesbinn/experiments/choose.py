@@ -36,7 +36,8 @@ def choose_for_file(
 ) -> tuple[Experiment, tuple[str, ...]]:
     """An experiment for a user's file or folder, and what was chosen for it."""
     source = str(Path(source).resolve())  # so that the run can be used from any folder
-    dataset = data_sets.load(source, label=label, task=overrides.get("data.task"))
+    encode = bool(overrides.get("data.encode", True))
+    dataset = data_sets.load(source, label=label, task=overrides.get("data.task"), encode=encode)
     return choose_for_data(dataset, method, source=source, label=label, overrides=overrides)
 
 
@@ -54,13 +55,21 @@ def choose_for_data(
     `changed_by` is what the notes tell the user to change it with.
     """
     rows = len(dataset.train_inputs)
-    network = choose_network(dataset.input_shape, rows)
+    encoding = dataset.encoding
+    shape = dataset.input_shape if encoding is None else (len(encoding.names) + len(encoding.ignored),)
+    network = choose_network(shape, rows)
     convolutional = network.settings["name"] == "vgg"
     budget = choose_budget(rows, convolutional)
     steps = budget.settings["epochs"] * _batches(rows, budget.settings["batch_size"])
     raw: dict[str, Any] = {
         "title": Path(source).name,
-        "data": {"name": source, "validation": VALIDATION, "stratify": True, **({"label": label} if label else {})},
+        "data": {
+            "name": source,
+            "validation": VALIDATION,
+            "stratify": True,
+            **({"label": label} if label else {}),
+            **({} if encoding is None else {"encode": True}),
+        },
         "model": network.settings,
         "training": {
             **budget.settings,
@@ -154,7 +163,7 @@ def _batches(rows: int, batch_size: int) -> int:
 
 def _notes(experiment: Experiment, reason: str, changed_by: str) -> tuple[str, ...]:
     training, network, method = experiment.training, experiment.model, experiment.method
-    size = f"of width {network.width:g}"
+    size = f"of width {network.width:g}" if ":" not in network.name else "of your own"
     if network.name == "table_mlp":
         size = f"with {network.layers} hidden layers of {max(1, round(network.hidden * network.width))} units"
     settings = ", ".join(f"{key}={value}" for key, value in method.settings.items())

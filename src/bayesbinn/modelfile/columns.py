@@ -16,14 +16,13 @@ from bayesbinn.errors import InvalidInput
 DateOrder = Literal["ymd", "dmy", "mdy"]
 CYCLES: dict[str, float] = {"year": 365.2425 * 86400, "week": 7 * 86400.0, "day": 86400.0}
 """Seconds after which a part of a date is the same again."""
+CODES = ("line", "rank", "ramps")
+"""Of a number; see `Scale`."""
 
 MAX_COLUMNS = 1 << 16
 MAX_CATEGORIES = 1 << 12
 MAX_KNOTS = 1 << 10
 MAX_WIDTH = 1 << 20
-MAX_COPIES = 1 << 6
-LINE = 4.0
-"""Height of the codes that rise straight: they span some 4 standard deviations to either side."""
 MAX_NAME = 1 << 10
 """Characters of the name of a column or a category."""
 _SECONDS = 400 * CYCLES["year"] * 30  # the years -10,000 to 14,000: what a date can be
@@ -69,39 +68,55 @@ class Column:
 
 
 @dataclass(frozen=True)
-class NumberColumn(Column):
-    """A quantity. Between two neighbouring knots a code goes from -height to height, and stays there beyond them.
+class Scale(Column):
+    """What numbers and dates share: knots, and codes that say where between them a number is.
 
-    A single knot is a step: -height below it, 0 at it, height above it. In front of these codes stand `copies` equal
-    ones that rise straight from -LINE to LINE over `span`: a binary network has one weight, -1 or +1, for each, so that
-    several of them let a unit weigh the number itself in steps.
+    ``line`` goes evenly from -height at the first knot to height at the last and stays there beyond them. ``rank`` does
+    the same along the knots: from each to the next it gains as much as from any other. ``ramps`` is a code for each
+    two neighbouring knots, a line between these. With a single knot there is one ``line``: -height below, 0 at and
+    height above it.
     """
 
-    kind: ClassVar[str] = "number"
     range: tuple[float, float] = (0.0, 0.0)
     """The smallest and the largest number in training; others are allowed."""
-    whole: bool = False
-    """Whether all numbers in training were whole ones."""
-    knots: tuple[float, ...] = (0.0,)
-    span: tuple[float, float] = (-1.0, 1.0)
-    copies: int = 0
+    knots: tuple[float, ...] = (0.0, 1.0)
+    codes: tuple[str, ...] = ("line", "rank")
+    """Which of `CODES` there are."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_range(self.range)
-        _require(type(self.whole) is bool, "whole must be true or false")
         _check_knots(self.knots)
-        fine = type(self.copies) is int and 0 <= self.copies <= MAX_COPIES
-        _require(fine, f"copies={self.copies!r}: a whole number from 0 to {MAX_COPIES} is needed")
-        _check_knots(self.span)
-        _require(len(self.span) == 2, "its span must be two numbers")
+        fine = isinstance(self.codes, tuple) and self.codes == tuple(name for name in CODES if name in self.codes)
+        _require(fine and len(self.codes) > 0, f"codes must be some of {', '.join(CODES)}, in this order")
+        _require(len(self.knots) > 1 or self.codes == ("line",), "a single knot has one code, line")
+
+    @property
+    def scale_codes(self) -> int:
+        """How many codes say where between the knots it is."""
+        return sum(len(self.knots) - 1 if name == "ramps" else 1 for name in self.codes)
 
     @property
     def value_codes(self) -> int:
-        return self.copies + max(1, len(self.knots) - 1)
+        return self.scale_codes
 
     def _value_names(self) -> tuple[str, ...]:
-        return (self.name,) * self.copies + _ramp_names(self.name, [f"{knot:g}" for knot in self.knots])
+        names = {"line": [f"{self.name} line"], "rank": [f"{self.name} rank"]}
+        names["ramps"] = [f"{self.name} {low:g} to {high:g}" for low, high in pairwise(self.knots)]
+        return tuple(name for code in self.codes for name in names[code])
+
+
+@dataclass(frozen=True)
+class NumberColumn(Scale):
+    """A quantity."""
+
+    kind: ClassVar[str] = "number"
+    whole: bool = False
+    """Whether all numbers in training were whole ones."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(type(self.whole) is bool, "whole must be true or false")
 
 
 @dataclass(frozen=True)
@@ -148,16 +163,14 @@ class BooleanColumn(Column):
 
 
 @dataclass(frozen=True)
-class DateColumn(Column):
-    """A date or a time, as seconds since 1970 (UTC where it has no time zone).
+class DateColumn(Scale):
+    """A date or a time, as seconds since 1970 (UTC where it has no time zone); so are its range and its knots.
 
-    It has the codes of a `NumberColumn` for its place on the time line, and two for each cycle: triangle waves from
-    -height to height, a quarter of the cycle apart. Knots and range are in seconds.
+    After the codes of its place on the time line come two for each cycle: triangle waves from -height to height, a
+    quarter of the cycle apart.
     """
 
     kind: ClassVar[str] = "date"
-    range: tuple[float, float] = (0.0, 0.0)
-    knots: tuple[float, ...] = (0.0,)
     cycles: tuple[str, ...] = ()
     """Which of `CYCLES` there are: the time of the year, of the week, of the day."""
     order: DateOrder = "ymd"
@@ -165,25 +178,18 @@ class DateColumn(Column):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_range(self.range)
-        _check_knots(self.knots)
         _require(max(map(abs, (*self.range, *self.knots))) <= _SECONDS, "its dates are out of range")
         known = isinstance(self.cycles, tuple) and self.cycles == tuple(name for name in CYCLES if name in self.cycles)
         _require(known, f"cycles must be among {', '.join(CYCLES)}, in this order")
         _require(self.order in ("ymd", "dmy", "mdy"), "order must be ymd, dmy or mdy")
 
     @property
-    def ramps(self) -> int:
-        """How many codes say where on the time line it is."""
-        return max(1, len(self.knots) - 1)
-
-    @property
     def value_codes(self) -> int:
-        return self.ramps + 2 * len(self.cycles)
+        return self.scale_codes + 2 * len(self.cycles)
 
     def _value_names(self) -> tuple[str, ...]:
         waves = [f"{self.name} {cycle} {i}" for cycle in self.cycles for i in (1, 2)]
-        return (*_ramp_names(self.name, [f"{knot:.0f}" for knot in self.knots]), *waves)
+        return (*super()._value_names(), *waves)
 
 
 KINDS: dict[str, type[Column]] = {each.kind: each for each in (NumberColumn, CategoryColumn, BooleanColumn, DateColumn)}
@@ -192,12 +198,6 @@ KINDS: dict[str, type[Column]] = {each.kind: each for each in (NumberColumn, Cat
 def settings_of(column: Column) -> dict[str, Any]:
     """Every field by its name."""
     return {each.name: getattr(column, each.name) for each in fields(column)}
-
-
-def _ramp_names(name: str, knots: list[str]) -> tuple[str, ...]:
-    if len(knots) == 1:
-        return (f"{name} above {knots[0]}",)
-    return tuple(f"{name} {low}–{high}" for low, high in pairwise(knots))
 
 
 def _check_range(bounds: Any) -> None:

@@ -93,13 +93,13 @@ def to_bytes(model: ModelFile) -> bytearray:
     metadata = {
         "format": KIND,
         "version": str(model.version),
+        **_optional_metadata(model),
         "graph": compact_json(_document(model.graph)),
         "checksum": _NO_DIGITS,
     }
     if model.residual is not None:
         metadata["residual"] = json.dumps(float(model.residual))
         _check_residual(model.residual, model.graph.task)
-    metadata |= _optional_metadata(model)
     tensors |= {
         tensor_name(name, key): np.ascontiguousarray(array)
         for name, section in model.sections.items()

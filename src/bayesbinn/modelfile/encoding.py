@@ -41,9 +41,9 @@ Table = Mapping[str, Any]
 class TableEncoding:
     """The columns of a table in the order of their codes.
 
-    >>> encoding = TableEncoding((NumberColumn("age", range=(18.0, 90.0), knots=(20.0, 40.0, 60.0)),))
-    >>> encoding.encode({"age": [20, 30, 50, 99]}).tolist()
-    [[-1.0, -1.0], [0.0, -1.0], [1.0, 0.0], [1.0, 1.0]]
+    >>> encoding = TableEncoding((NumberColumn("age", knots=(20.0, 30.0, 60.0), codes=("line", "rank")),))
+    >>> encoding.encode({"age": [20, 30, 40, 99]}).tolist()
+    [[-1.0, -1.0], [-0.5, 0.0], [0.0, 0.3333333432674408], [1.0, 1.0]]
     >>> encoding.encode_rows([{"age": None}]).tolist()
     [[0.0, 0.0]]
     """
@@ -82,7 +82,7 @@ class TableEncoding:
         A column that is not there, and a cell that is not of its column's kind, are refused.
         """
         self.check_columns(list(table))
-        return self._encoder.encode([table[name] for name in self.names])
+        return self._encoder.encode(table[name] for name in self.names)
 
     def encode_rows(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """The same for rows, each with its cells by name. A missing cell is None; it may not be left out."""
@@ -111,6 +111,12 @@ class TableEncoding:
         """The columns of a table that training did not have."""
         known = {*self.names, *self.ignored}
         return [name for name in there if name not in known]
+
+    def notes_on(self, there: Sequence[str], where: str, label: str | None = None) -> list[str]:
+        """What a user should know of a table's columns: those that training did not have are not used."""
+        others = [name for name in self.unknown_columns(there) if name != label]
+        some = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        return [f"{where}: not used, because training did not have them: {some}"] if others else []
 
     @cached_property
     def _encoder(self) -> Encoder:

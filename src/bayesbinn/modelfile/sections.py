@@ -123,7 +123,7 @@ def labels_text(labels: Sequence[Label]) -> str:
 
 def labels_from(text: str) -> tuple[Label, ...]:
     """Labels from their JSON."""
-    document = strict_json(text, "the labels")
+    document = strict_json(text, "the list of labels")
     fine = set(document) == {"values"} and isinstance(document["values"], list)
     _require(fine, "the labels must be a list of values", InvalidFile)
     return tuple(document["values"])

@@ -18,6 +18,7 @@ from bayesbinn.errors import InvalidInput, nearest
 from bayesbinn.experiments.config import Experiment, MethodSettings
 from bayesbinn.methods import get_method
 from bayesbinn.methods.contract import BinaryOptimizer
+from bayesbinn.runs.own_model import build_own, is_own
 from bayesbinn.train.loop import (
     Loss,
 )
@@ -29,11 +30,14 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
+def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Module:
     """The experiment's network, fitted to the data's shape and classes."""
     settings = experiment.model
+    if is_own(settings.name):
+        return build_own(settings.name, dataset)
     if settings.name not in models.NETWORKS:
-        raise InvalidInput(f"there is no network {settings.name!r}.{nearest(settings.name, models.NETWORKS)}")
+        hint = nearest(settings.name, models.NETWORKS)
+        raise InvalidInput(f"there is no network {settings.name!r}.{hint} Your own is named as package.module:function")
     maker: Callable[..., nn.Sequential] = getattr(models, settings.name)
     size = dataset.input_shape
     if settings.name == "synthetic_mlp":

@@ -98,8 +98,8 @@ class Run:
     @classmethod
     def open(cls, experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Run:
         """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-        ranks.decided(lambda: refuse_other_source(experiment, folder))
-        dataset = load_data(experiment, data_dir)
+        wanted = ranks.decided(lambda: refuse_other_source(experiment, folder))
+        dataset = load_data(wanted, data_dir)
         here = card_of(experiment, dataset)
         # The data first: settings chosen for them, such as the number of epochs, change with them.
         card, notes = ranks.decided(lambda: refuse_other_data(here, folder))

@@ -45,7 +45,7 @@ def _stream_of(experiment: Experiment, dataset: Dataset) -> Stream:
 
 def open_run(experiment: Experiment, folder: Path, data_dir: Path | None = None) -> Learner:
     """Start a run in a new folder, or resume the one that is there if it is of the same experiment."""
-    refuse_other_source(experiment, folder)
+    experiment = refuse_other_source(experiment, folder)
     dataset = load_data(experiment, data_dir)
     # The data first: settings chosen for them, such as the number of epochs, change with them.
     card, notes = refuse_other_data(card_of(experiment, dataset), folder)

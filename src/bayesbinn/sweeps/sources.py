@@ -45,9 +45,10 @@ class Source:
     def _chosen(self, method: str | None, overrides: Mapping[str, Any]) -> tuple[Experiment, tuple[str, ...]]:
         """As `bayesbinn train` chooses."""
         task = overrides.get("data.task")
-        key = repr(task)  # whatever a file says, also what cannot be hashed
+        encode = bool(overrides.get("data.encode", True))
+        key = repr((task, encode))  # whatever a file says, also what cannot be hashed
         if key not in self._read:
-            self._read[key] = data_sets.load(self.name, label=self.label, task=task)
+            self._read[key] = data_sets.load(self.name, label=self.label, task=task, encode=encode)
         return choose_for_data(
             self._read[key],
             method or "bayesbinn",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from math import floor, log10
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,11 @@ from numpy.typing import NDArray
 
 from bayesbinn.data.own.kinds import Cells, read_cells
 from bayesbinn.errors import InvalidInput
-from bayesbinn.modelfile.columns import CYCLES, LINE, BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn
+from bayesbinn.modelfile.columns import CYCLES, BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn
 from bayesbinn.modelfile.encoding import TableEncoding
 
-BINS = 4
-"""Ramps of a number, if there is room for them."""
-COPIES = 6
-"""Codes that rise straight, if there is room for them. On tables other than those of the benchmark, 6 and 4 ramps had a
-lower NLL than 8 ramps alone (0.23 and 0.52 on Gaussian shells) or than the standardised number alone."""
-MAX_CODES = 640
-"""Codes of all numbers together, beyond two for each."""
+BINS = 8
+"""Between two of a column's knots there are an eighth of its rows."""
 MAX_CATEGORIES = 64
 """Places of a column; what is rarer shares one."""
 _RARE = 0.005
@@ -32,46 +28,49 @@ _RARE_ROWS, _RARE_AMONG_FEW = 3, 0.02
 _MANY_NAMES = 10
 _TINY = 1e-9  # of a share of rows: sums of weights are rounded
 _FENCE = 3.0
+_MAX_DIGITS = 300  # after the point; float64 has no more
 
 Floats = NDArray[np.float64]
 
 
 def learn_encoding(
-    table: Mapping[str, Any], weights: NDArray[Any] | None = None, *, bins: int = BINS, notes: list[str] | None = None
+    table: Mapping[str, Any],
+    weights: NDArray[Any] | None = None,
+    *,
+    bins: int = BINS,
+    codes: tuple[str, ...] = ("line", "rank"),
+    notes: list[str] | None = None,
 ) -> TableEncoding:
     """The encoding of a table, given as columns by name: lists, NumPy arrays, pandas or polars series.
 
     Args:
         table: the rows to learn from.
         weights: how often each row counts; None: once.
-        bins: ramps of a number.
+        bins: steps between the knots of a number.
+        codes: of a number; see `bayesbinn.modelfile.columns.Scale`.
         notes: what was decided on the user's behalf is added to it, a sentence each.
 
     >>> encoding = learn_encoding({"age": [20, 30, 40, None], "job": ["nurse", "cook", "nurse", "cook"], "id": [7] * 4})
     >>> encoding.names, encoding.ignored, encoding.width
-    (('age', 'job'), ('id',), 11)
+    (('age', 'job'), ('id',), 5)
     """
     said = [] if notes is None else notes
     if not table:
         raise InvalidInput("the table has no columns: at least one is needed")
     counts = _checked_weights(weights, table)
-    cells = {name: read_cells(str(name), values, counts) for name, values in table.items()}
-    ramps = sum(each.kind in ("number", "date") for each in cells.values())
-    room = MAX_CODES // max(1, ramps)
-    fitting = max(1, min(bins, 2 * room // 5))
-    copies = max(1, min(COPIES, room - fitting))
     columns: list[Column] = []
     ignored: dict[str, str] = {}
-    for name, each in cells.items():
-        why = _says_nothing(each)
+    for name, values in table.items():
+        cells = read_cells(str(name), values, counts)
+        why = _says_nothing(cells)
         if why:
             ignored[name] = why
         else:
-            columns.append(_column(name, each, fitting, copies))
+            columns.append(_column(name, cells, bins, codes))
     if not columns:  # every row looks the same; an encoding has at least one code
         name = next(iter(ignored))
         del ignored[name]
-        columns.append(_column(name, cells[name], 1))
+        columns.append(_column(name, read_cells(str(name), table[name], counts), 1, codes))
     for why in dict.fromkeys(ignored.values()):
         names = [name for name, reason in ignored.items() if reason == why]
         said.append(f"left out: {_some(names)} ({why})")
@@ -79,13 +78,11 @@ def learn_encoding(
 
 
 def _checked_weights(weights: NDArray[Any] | None, table: Mapping[str, Any]) -> Floats | None:
-    rows = {len(values) for values in table.values()}
-    if len(rows) > 1:
-        raise InvalidInput(f"columns of {min(rows)} and of {max(rows)} cells: all must have the same length")
     if weights is None:
         return None
     found = np.asarray(weights, np.float64)
-    if found.shape != (rows.pop(),) or not np.isfinite(found).all() or (found < 0).any():
+    rows = len(next(iter(table.values())))
+    if found.shape != (rows,) or not np.isfinite(found).all() or (found < 0).any():
         raise InvalidInput("weights must be one finite number from 0 for each row")
     return found
 
@@ -104,7 +101,7 @@ def _says_nothing(cells: Cells) -> str:
     return ""
 
 
-def _column(name: str, cells: Cells, bins: int, copies: int = 0) -> Column:
+def _column(name: str, cells: Cells, bins: int, codes: tuple[str, ...]) -> Column:
     missing = cells.missing > 0
     if cells.kind == "boolean":
         return BooleanColumn(name, missing)
@@ -116,12 +113,12 @@ def _column(name: str, cells: Cells, bins: int, copies: int = 0) -> Column:
     bounds = float(values[0]), float(values[-1])
     shares = cells.weights if len(cells.values) else np.ones(1)
     knots = knots_of(values, shares, bins)
+    # With two knots a rank is a line, and so is the only ramp.
+    used = codes if len(knots) > 2 else ("line",)
     if cells.kind == "number":
         whole = bool((values == np.floor(values)).all())
-        span = _span(values, shares, knots)
-        copies = copies if len(values) > 2 and span[0] < span[1] else 0  # of two numbers a step says everything
-        return NumberColumn(name, missing, range=bounds, whole=whole, knots=knots, span=span, copies=copies)
-    return DateColumn(name, missing, range=bounds, knots=knots, cycles=_cycles(values), order=cells.order)
+        return NumberColumn(name, missing, range=bounds, whole=whole, knots=knots, codes=used)
+    return DateColumn(name, missing, range=bounds, knots=knots, codes=used, cycles=_cycles(values), order=cells.order)
 
 
 def _frequent(cells: Cells) -> list[str]:
@@ -165,20 +162,7 @@ def knots_of(values: Floats, weights: Floats, bins: int) -> tuple[float, ...]:
         if rest.any():
             found |= {_quantile(values[rest], weights[rest], step / left) for step in range(left + 1)}
         chosen = np.array(sorted(found))
-    return _apart([float(value) for value in chosen])
-
-
-def _span(values: Floats, weights: Floats, knots: tuple[float, ...]) -> tuple[float, float]:
-    """LINE standard deviations to either side of the mean, of numbers no farther out than the knots.
-
-    Six digits are enough, and take little room in a file.
-    """
-    inside = np.clip(values, knots[0], knots[-1]) / 2  # halves: a sum of two large numbers stays finite
-    share = weights / weights.sum()
-    mean = float((share * inside).sum())
-    deviation = float(np.sqrt((share * (inside - mean) ** 2).sum()))
-    low, high = (2 * (mean + side * LINE * deviation) for side in (-1, 1))
-    return float(f"{low:.6g}"), float(f"{high:.6g}")
+    return _apart(_shortened([float(value) for value in chosen]))
 
 
 def _quantile(values: Floats, weights: Floats, share: float) -> float:
@@ -186,6 +170,17 @@ def _quantile(values: Floats, weights: Floats, share: float) -> float:
     sums = np.cumsum(weights)
     place = int(np.searchsorted(sums, (share - _TINY) * sums[-1]))
     return float(values[min(place, len(values) - 1)])
+
+
+def _shortened(knots: list[float]) -> list[float]:
+    """Knots without digits that matter less than a thousandth of the smallest step: they make the file smaller.
+
+    >>> _shortened([0.123456789, 1.23456789, 12.3456789])
+    [0.123, 1.235, 12.346]
+    """
+    step = min((high - low for low, high in pairwise(knots)), default=0.0)
+    digits = 3 - floor(log10(step)) if 0 < step < float("inf") else _MAX_DIGITS
+    return [round(knot, digits) for knot in knots] if digits < _MAX_DIGITS else knots
 
 
 def _apart(knots: list[float]) -> tuple[float, ...]:
@@ -196,7 +191,7 @@ def _apart(knots: list[float]) -> tuple[float, ...]:
 
 
 def _cycles(seconds: Floats) -> tuple[str, ...]:
-    """The cycles that the dates pass: a year from a quarter of one, a week from half of one, a day if they have times."""
+    """The cycles that dates pass: a year from a quarter of it on, a week from half of it, a day if there are times."""
     span = float(seconds[-1] - seconds[0])
     has_times = bool((seconds % CYCLES["day"] != 0).any())
     there = {"year": span >= CYCLES["year"] / 4, "week": span >= CYCLES["week"] / 2, "day": has_times}

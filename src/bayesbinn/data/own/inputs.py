@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from bayesbinn.data.own.encoded import encode_table
 from bayesbinn.data.own.images import SUFFIXES as IMAGES
 from bayesbinn.data.own.images import is_image, read_images, stack
 from bayesbinn.data.own.labels import some
@@ -18,15 +19,24 @@ from bayesbinn.data.own.tables import SUFFIXES as TABLES
 from bayesbinn.data.own.tables import is_number, numbers_of_columns, read_table
 from bayesbinn.data.published.files import existing_path
 from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.modelfile.encoding import TableEncoding
 
 
 def load_inputs(
-    path: str | os.PathLike[str], shape: Sequence[int], *, features: Sequence[str] = ()
+    path: str | os.PathLike[str],
+    shape: Sequence[int],
+    *,
+    features: Sequence[str] = (),
+    encoding: TableEncoding | None = None,
+    notes: list[str] | None = None,
+    label: str | None = None,
 ) -> tuple[Tensor, list[str]]:
     """Inputs [N, *shape] as stored, not yet normalised, and a name for each: its file, or its row from 0.
 
     From a table the columns `features` are taken, in that order, and others are passed over; without
-    names, all columns. From a `.npz` file the array `x` is taken, or the only one; a `.npy` file has but one.
+    names, all columns. With an `encoding` its columns are taken, and become codes; columns that training did not have
+    are named in `notes`, but for the `label`.
+    From a `.npz` file the array `x` is taken, or the only one; a `.npy` file has but one.
     Images are one file, or a folder with all its subfolders.
     """
     where = existing_path(path)
@@ -34,7 +44,7 @@ def load_inputs(
     if where.is_dir() or kind in IMAGES:
         return _images(where, tuple(shape))
     if kind in TABLES:
-        inputs = _columns(where, features)
+        inputs = _columns(where, features) if encoding is None else encode_table(where, encoding, notes, label)
     elif kind == ".npz":
         ((name, array),) = read_npz(where, to_predict_on).items()
         inputs = inputs_of(where, name, array)
