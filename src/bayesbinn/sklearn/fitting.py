@@ -144,7 +144,9 @@ def started(
         return before.trainer
     steps = choice.epochs * -(-len(training) // choice.batch_size)
     settings = {**method_settings(plan.method, steps), **(plan.settings or {})}
-    return Trainer.new(sizes, choice.networks, plan.method, settings, training.effective_size(), plan.seed)
+    return Trainer.new(
+        sizes, choice.networks, choice.copies, plan.method, settings, training.effective_size(), plan.seed
+    )
 
 
 # ---- after training ------------------------------------------------------------------------------------

@@ -3,6 +3,10 @@
 Activations are [networks·units, rows], so that a product of small matrices needs no copy and BatchNorm works along
 contiguous memory. Every layer is a binary linear map and BatchNorm with a learned gain and shift, as in
 `bayesbinn.models.table_mlp`; the last one's shift says how frequent a class is.
+
+A binary unit can only add or subtract an input. So the first layer gets every input `copies` times: with 5 weights of
+-1 and +1 for it, a unit weighs it by -5, -3, -1, 1, 3 or 5. In training the copies' weights are added before the
+product, which costs nothing; in a model file the input is joined to itself.
 """
 
 from __future__ import annotations
@@ -27,15 +31,17 @@ EPSILON = 1e-5
 class SideBySide(nn.Module):
     """`networks` networks with the layer sizes `sizes`, from inputs to outputs."""
 
-    def __init__(self, sizes: Sequence[int], networks: int, generator: torch.Generator, convolve: bool = False) -> None:
+    def __init__(
+        self, sizes: Sequence[int], networks: int, copies: int, generator: torch.Generator, convolve: bool = False
+    ) -> None:
         super().__init__()
-        self.sizes, self.networks = tuple(sizes), networks
+        self.sizes, self.networks, self.copies = tuple(sizes), networks, copies
         self.convolve = convolve
         """LR-net sees a weight only in `linear` and convolutions, so its layers are grouped convolutions."""
         self.weights = nn.ParameterList()
         self.gains = nn.ParameterList()
         self.shifts = nn.ParameterList()
-        for fan_in, fan_out in pairwise(self.sizes):
+        for fan_in, fan_out in pairwise((self.sizes[0] * copies, *self.sizes[1:])):
             bound = (6 / (fan_in + fan_out)) ** 0.5
             start = (2 * torch.rand(networks * fan_out, fan_in, generator=generator) - 1) * bound
             self.weights.append(nn.Parameter(start.unsqueeze(-1) if convolve else start))
@@ -55,10 +61,10 @@ class SideBySide(nn.Module):
         """[networks·units, rows] before BatchNorm. The first layer's x is [inputs, rows], the same for all networks."""
         weight, (fan_in, fan_out) = self.weights[layer], self.sizes[layer : layer + 2]
         if self.convolve:
-            rows_first = x.t().unsqueeze(-1)
+            rows_first = (x.repeat(self.copies, 1) if layer == 0 else x).t().unsqueeze(-1)
             return F.conv1d(rows_first, weight, groups=1 if layer == 0 else self.networks).squeeze(-1).t()
         if layer == 0:
-            return weight @ x
+            return weight.view(-1, self.copies, fan_in).sum(dim=1) @ x
         blocks = weight.view(self.networks, fan_out, fan_in)
         return torch.bmm(blocks, x.view(self.networks, fan_in, -1)).view(self.networks * fan_out, -1)
 
@@ -97,9 +103,10 @@ class SideBySide(nn.Module):
     def packed(self, folded: Sequence[tuple[Tensor, Tensor]], task: Task) -> ModelFile:
         """The networks as a model file. Weights of -1 and +1 take a bit each, others stay float32."""
         tensors: dict[str, NDArray[np.generic]] = {}
-        nodes: list[Node] = []
+        nodes = [Node("concat", (0,) * self.copies, "copies", {"axis": 0})] if self.copies > 1 else []
         for layer, (scale, shift) in enumerate(folded):
             fan_in, fan_out = self.sizes[layer : layer + 2]
+            fan_in *= self.copies if layer == 0 else 1
             weight = self.weights[layer].detach().reshape(-1, fan_in).numpy().astype(np.float32)
             binary = bool((np.abs(weight) == 1).all())
             stored = pack_rows(weight) if binary else weight

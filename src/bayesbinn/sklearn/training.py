@@ -68,11 +68,17 @@ class Trainer:
 
     @staticmethod
     def new(
-        sizes: tuple[int, ...], networks: int, method: str, settings: dict[str, Any], size: float, seed: int
+        sizes: tuple[int, ...],
+        networks: int,
+        copies: int,
+        method: str,
+        settings: dict[str, Any],
+        size: float,
+        seed: int,
     ) -> Trainer:
         """Networks at their start; `size` is N, the number of training rows."""
         generator = torch.Generator().manual_seed(seed % (1 << 62))
-        network = SideBySide(sizes, networks, generator, convolve=method == "lrnet")
+        network = SideBySide(sizes, networks, copies, generator, convolve=method == "lrnet")
         named = [(f"layer{layer}", weight) for layer, weight in enumerate(network.weights)]
         chosen = get_method(method)
         optimizer = chosen.create(named, train_set_size=max(1.0, size), seed=seed, **settings)  # type: ignore[arg-type]
