@@ -105,8 +105,9 @@ def learn_batch(
         stream.memory[name].add(getattr(parts, name), stream.rng)
     appeared = set(rows.targets.tolist()) - stream.classes_seen if classes else set()
     stream.classes_seen |= appeared
-    held_out = {name: stream.memory[name].standing_for_all() or getattr(parts, name) for name in SHARES}
-    everything = Parts(training, parts.validation, held_out["calibration"], held_out["conformal"])
+    # A uniform sample as it is: with larger weights a kept row would count as several in conformal prediction.
+    held_out = {name: stream.memory[name].rows or getattr(parts, name) for name in ("calibration", "conformal")}
+    everything = Parts(training, parts.validation, **held_out)
     known = stream.memory["training"].seen
     has_memory = past is not None or stream.fitted is None
     anew = has_memory and math.isfinite(stream.learned_at) and (known >= 2 * stream.learned_at or bool(appeared))
