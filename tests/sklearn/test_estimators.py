@@ -151,7 +151,8 @@ def test_pickle_clone_search_and_routing() -> None:
     search = GridSearchCV(model, {"hidden": [8, (16, 16)]}, cv=2, error_score="raise").fit(IRIS, SPECIES)
     assert search.best_params_["hidden"] in (8, (16, 16))
     with config_context(enable_metadata_routing=True):
-        routed = make_pipeline(StandardScaler(), clone(model).set_fit_request(sample_weight=True))
+        asking = clone(model).set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
+        routed = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), asking)
         weights = np.ones(len(IRIS))
         assert len(cross_val_score(routed, IRIS, SPECIES, params={"sample_weight": weights}, cv=2)) == 2
     importance = permutation_importance(model, IRIS, SPECIES, n_repeats=2, random_state=0)
@@ -192,8 +193,8 @@ def test_a_progress_bar_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         ({"epochs": 0}, "epochs=0: it must be a whole number from 1"),
         ({"hidden": (8, -1)}, "hidden=-1: it must be a whole number from 1"),
         ({"buffer": -1}, "buffer=-1: it must be a whole number from 0"),
-        ({"conformal_fraction": 1.5}, "conformal_fraction=1.5: it must be from 0 to below 1"),
-        ({"conformal_fraction": 0.9, "calibration_fraction": 0.09}, "leave too few to train"),
+        ({"conformal_fraction": 1.5}, "conformal_fraction=1.5: it must be a number from 0 to below 1"),
+        ({"conformal_fraction": 0.9, "calibration_fraction": 0.09}, "add up to 0.99; leave 5 % or more to train on"),
     ],
 )
 def test_wrong_parameters_are_one_line(settings: dict[str, Any], message: str) -> None:

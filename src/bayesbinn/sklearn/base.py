@@ -111,13 +111,11 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
             "conformal": self.conformal_fraction,
         }
         for name, share in shares.items():
-            _require(
-                isinstance(share, Real) and 0 <= share < 1, f"{name}_fraction", share, "a number from 0 to below 1"
-            )
+            fine = isinstance(share, Real) and 0 <= share < 1
+            _require(fine, f"{name}_fraction", share, "a number from 0 to below 1")
         if sum(shares.values()) >= 0.95:
-            raise InvalidInput(
-                f"the fractions of held-out rows add up to {sum(shares.values()):g}; leave some to train"
-            )
+            total = sum(shares.values())
+            raise InvalidInput(f"the fractions of held-out rows add up to {total:g}; leave 5 % or more to train on")
         return Plan(
             method=self.method,
             settings=None if self.method_settings is None else dict(self.method_settings),

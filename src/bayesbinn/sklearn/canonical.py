@@ -50,7 +50,8 @@ def canonical(columns: Mapping[str, Column], targets: NDArray[Any], weights: Flo
     (array([1., 2.]), array([1, 0]), array([1., 3.]))
     """
     kept = np.flatnonzero(weights > 0)
-    rows = Rows(dict(columns), targets, weights).take(kept)
+    plain = {name: column + 0.0 if column.dtype.kind == "f" else column for name, column in columns.items()}
+    rows = Rows(plain, targets, weights).take(kept)  # -0.0 is 0.0
     keys = [_sortable(column) for column in (*rows.columns.values(), rows.targets)]
     order = np.lexsort(keys[::-1])
     changes = np.zeros(len(order), dtype=bool)
@@ -71,7 +72,7 @@ def _sortable(column: Column) -> NDArray[Any]:
     if column.dtype.kind == "M":
         return column.astype("datetime64[us]").astype(np.int64)  # NaT is the smallest
     if column.dtype.kind in "fiub":
-        key = column.astype(np.float64) + 0.0  # -0.0 becomes 0.0
+        key = column.astype(np.float64)
         missing = np.isnan(key)
         if missing.any():
             codes = np.unique(key[~missing], return_inverse=True)[1]
@@ -99,8 +100,8 @@ def split(
 ) -> Parts:
     """Split rows at random; `shares` of them become the parts of these names, the rest is for training.
 
-    A weight that is a whole number w counts as w equal rows, each of which may end up in another part. No part but
-    the training rows has more than `max_rows`.
+    Where all weights are whole numbers, and not all the same, a weight w counts as w equal rows, each of which may end
+    up in another part. No part but the training rows has more than `max_rows`.
     """
     index, unit = _units(rows)
     order = rng.permutation(len(index))
@@ -117,10 +118,10 @@ def split(
 
 def _units(rows: Rows) -> tuple[Indices, Floats]:
     """The row of every unit, and what one unit of a row weighs."""
-    smallest = float(rows.weights.min(initial=np.inf))
-    counts = rows.weights / smallest
-    if bool((counts == np.rint(counts)).all()) and counts.sum() <= MAX_UNITS:
-        return np.repeat(np.arange(len(rows)), counts.astype(np.int64)), np.full(len(rows), smallest)
+    first = rows.weights[0] if len(rows) else 1.0
+    whole = bool((rows.weights == np.rint(rows.weights)).all()) and rows.weights.sum() <= MAX_UNITS
+    if whole and not bool((rows.weights == first).all()):
+        return np.repeat(np.arange(len(rows)), rows.weights.astype(np.int64)), np.ones(len(rows))
     return np.arange(len(rows)), rows.weights
 
 

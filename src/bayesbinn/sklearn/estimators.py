@@ -139,7 +139,7 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
         weights = self._weights_of(X, sample_weight, len(labels))
         classes = np.unique(labels[weights > 0])
         if len(classes) < 2:
-            raise InvalidInput(f"all rows are of one class, {classes[0]!r}; a classifier needs 2 classes or more")
+            raise InvalidInput(f"all rows are of one class, {_plain_label(classes[0])!r}; a classifier needs 2 or more")
         codes = np.searchsorted(classes, np.where(weights > 0, labels, classes[0]))
         rows = canonical(columns, codes, weights)
         _refuse_one_row(rows)
@@ -162,12 +162,14 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
                 raise InvalidInput("classes must be passed on the first call to partial_fit: all that will come")
             self.classes_ = np.unique(classes)
             if len(self.classes_) < 2:
-                raise InvalidInput(f"one class, {self.classes_[0]!r}; a classifier needs 2 classes or more")
+                raise InvalidInput(f"one class, {_plain_label(self.classes_[0])!r}; a classifier needs 2 or more")
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise InvalidInput(f"classes={classes!r} differ from those of the first call, {self.classes_!r}")
+            raise InvalidInput(f"classes={list(classes)} differ from those of the first call, {self.classes_.tolist()}")
         unknown = np.setdiff1d(labels, self.classes_)
         if len(unknown):
-            raise InvalidInput(f"class {unknown[0]!r} was not announced: classes are {self.classes_!r}")
+            raise InvalidInput(
+                f"class {_plain_label(unknown[0])!r} was not announced: classes are {self.classes_.tolist()}"
+            )
         rows = canonical(columns, np.searchsorted(self.classes_, labels), weights)
         self._partial_fit_rows(rows, len(self.classes_), self._weight_of_class(rows))
         return self
