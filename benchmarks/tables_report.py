@@ -31,8 +31,8 @@ def report(cells: list[Cell], tasks: dict[str, str]) -> str:
         lines += [
             f"## {task.capitalize()}",
             "",
-            f"| table | model | splits | {'accuracy %' if score == 'accuracy' else 'RMSE'} | NLL | ECE | coverage | size "
-            "| bytes | µs a row | fit s |",
+            f"| table | model | splits | {'accuracy %' if score == 'accuracy' else 'RMSE'} | NLL | ECE | coverage "
+            "| size | bytes | µs a row | fit s |",
             "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
         ]
         for table in (name for name, kind in tasks.items() if kind == task):

@@ -151,7 +151,7 @@ def test_pickle_clone_search_and_routing() -> None:
     search = GridSearchCV(model, {"hidden": [8, (16, 16)]}, cv=2, error_score="raise").fit(IRIS, SPECIES)
     assert search.best_params_["hidden"] in (8, (16, 16))
     with config_context(enable_metadata_routing=True):
-        asking = clone(model).set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
+        asking = clone(model).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
         routed = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), asking)
         weights = np.ones(len(IRIS))
         assert len(cross_val_score(routed, IRIS, SPECIES, params={"sample_weight": weights}, cv=2)) == 2

@@ -65,6 +65,7 @@ def score(section: Section, codes: NDArray[np.float32]) -> Floats:
     away = codes.astype(np.float64) - mean
     # A matrix product may round a row differently among others; a sum along the last axis does not.
     along = np.stack([(away * direction).sum(axis=1) for direction in scaled], axis=1) if len(scaled) else away[:, :0]
-    off = np.maximum((away**2).sum(axis=1) - (along * deviations).__pow__(2).sum(axis=1), 0.0)
+    off = np.maximum((away**2).sum(axis=1) - ((along * deviations) ** 2).sum(axis=1), 0.0)
     distances: Floats = np.sqrt((along**2).sum(axis=1) + off / numbers["rest"])
-    return distances / numbers["unit"]
+    scores: Floats = distances / numbers["unit"]
+    return scores

@@ -95,7 +95,7 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(
                 f"there is no method {self.method!r}.{nearest(str(self.method), METHODS)} Known: {', '.join(METHODS)}"
             )
-        hidden = (self.hidden,) if isinstance(self.hidden, Integral) else self.hidden
+        hidden: Any = (self.hidden,) if isinstance(self.hidden, Integral) else self.hidden
         for name, value in (
             ("networks", self.networks),
             ("epochs", self.epochs),
@@ -105,7 +105,7 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
         ):
             _require(value is None or (_is_whole(value) and value >= 1), name, value, "a whole number from 1")
         _require(_is_whole(self.buffer) and self.buffer >= 0, "buffer", self.buffer, "a whole number from 0")
-        shares = {
+        shares: dict[str, Any] = {
             "validation": self.validation_fraction if self.early_stopping else 0.0,
             "calibration": self.calibration_fraction,
             "conformal": self.conformal_fraction,
@@ -131,7 +131,7 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
 
     def _fit_rows(self, rows: Rows, classes: int, weight_of_class: Floats | None) -> None:
         plan = self._plan()
-        self._stream = None
+        self._stream: Stream | None = None
         before = getattr(self, "_fitted", None) if self.warm_start else None
         with torch_threads(plan.threads), _progress(bool(self.verbose), type(self).__name__) as on_epoch:
             fitted = fit_rows(rows, plan, classes, weight_of_class, before, on_epoch)
@@ -139,12 +139,14 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
 
     def _partial_fit_rows(self, rows: Rows, classes: int, weight_of_class: Floats | None) -> None:
         plan = self._plan()
-        if getattr(self, "_stream", None) is None:
-            self._stream = Stream.new(self.buffer, plan.seed)
+        stream: Stream | None = getattr(self, "_stream", None)
+        if stream is None:
+            stream = Stream.new(self.buffer, plan.seed)
             if hasattr(self, "_fitted"):  # go on with what `fit` learned, of which no rows were kept
-                self._stream.fitted, self._stream.learned_at = self._fitted, float("inf")
+                stream.fitted, stream.learned_at = self._fitted, float("inf")
+        self._stream = stream
         with torch_threads(plan.threads), _progress(bool(self.verbose), type(self).__name__) as on_epoch:
-            fitted = learn_batch(self._stream, rows, plan, classes, weight_of_class, on_epoch)
+            fitted = learn_batch(stream, rows, plan, classes, weight_of_class, on_epoch)
         self._adopt(fitted)
 
     def _adopt(self, fitted: Fitted) -> None:

@@ -193,17 +193,15 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
 
     def predict_proba(self, X: Any) -> Floats:
         """[rows, classes]: calibrated probabilities, in the order of `classes_`."""
-        probabilities = self._runtime_of(X).astype(np.float64)
-        return probabilities / probabilities.sum(axis=1, keepdims=True)
-
-    def _runtime_of(self, X: Any) -> NDArray[np.float32]:
         codes = self._codes(X)
-        return self._runtime.predict_proba(codes)
+        probabilities: Floats = self._runtime.predict_proba(codes).astype(np.float64)
+        probabilities /= probabilities.sum(axis=1, keepdims=True)
+        return probabilities
 
     def predict(self, X: Any) -> NDArray[Any]:
         """[rows]: the likeliest class."""
-        likeliest: NDArray[Any] = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[likeliest]
+        labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        return labels
 
     def predict_log_proba(self, X: Any) -> Floats:
         """[rows, classes]: the logarithms of `predict_proba`."""

@@ -62,7 +62,8 @@ class SideBySide(nn.Module):
         weight, (fan_in, fan_out) = self.weights[layer], self.sizes[layer : layer + 2]
         if self.convolve:
             rows_first = (x.repeat(self.copies, 1) if layer == 0 else x).t().unsqueeze(-1)
-            return F.conv1d(rows_first, weight, groups=1 if layer == 0 else self.networks).squeeze(-1).t()
+            sums: Tensor = F.conv1d(rows_first, weight, groups=1 if layer == 0 else self.networks)
+            return sums.squeeze(-1).t()
         if layer == 0:
             return weight.view(-1, self.copies, fan_in).sum(dim=1) @ x
         blocks = weight.view(self.networks, fan_out, fan_in)
