@@ -183,7 +183,8 @@ def report(rows: list[Row]) -> str:
         "# Tables with the command line's defaults",
         "",
         f"`python benchmarks/tables_command.py`, {platform.processor() or platform.machine()}, torch "
-        f"{torch.__version__}, one thread. BayesBiNN as `bayesbinn train FILE --label y` chooses it, calibrated on its validation rows; "
+        f"{torch.__version__}, one thread. BayesBiNN as `bayesbinn train FILE --label y` chooses it, calibrated on its "
+        "validation rows; "
         "scikit-learn's MLPClassifier with its defaults behind a StandardScaler, on the same random splits. "
         f"A row holds if ours is at most {POINTS:g} point or 2 standard errors of the paired difference lower, and its "
         f"NLL at most {NLL_MARGIN:g} higher.",

@@ -111,7 +111,7 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
             "conformal": self.conformal_fraction,
         }
         for name, share in shares.items():
-            fine = isinstance(share, Real) and 0 <= share < 1
+            fine = isinstance(share, Real) and 0 <= float(share) < 1
             _require(fine, f"{name}_fraction", share, "a number from 0 to below 1")
         if sum(shares.values()) >= 0.95:
             total = sum(shares.values())

@@ -65,7 +65,8 @@ class SideBySide(nn.Module):
             sums: Tensor = F.conv1d(rows_first, weight, groups=1 if layer == 0 else self.networks)
             return sums.squeeze(-1).t()
         if layer == 0:
-            return weight.view(-1, self.copies, fan_in).sum(dim=1) @ x
+            total: Tensor = weight.view(-1, self.copies, fan_in).sum(dim=1)
+            return total @ x
         blocks = weight.view(self.networks, fan_out, fan_in)
         return torch.bmm(blocks, x.view(self.networks, fan_in, -1)).view(self.networks * fan_out, -1)
 
