@@ -84,6 +84,16 @@ def _sortable(column: Column) -> NDArray[Any]:
     return np.array([places[name] for name in names], dtype=np.int64)
 
 
+def concatenated(first: Rows, second: Rows) -> Rows:
+    """The rows of both, first those of the first."""
+    columns = {name: np.concatenate([column, second.columns[name]]) for name, column in first.columns.items()}
+    return Rows(
+        columns,
+        np.concatenate([first.targets, second.targets]),
+        np.concatenate([first.weights, second.weights]),
+    )
+
+
 @dataclass(frozen=True)
 class Parts:
     """Which rows serve what; no row serves two purposes."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesbinn.data.own.encoding import learn_encoding
+from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.choose import TableChoice, choose_for_table, method_settings
 from bayesbinn.modelfile.container import ModelFile
 from bayesbinn.modelfile.encoding import TableEncoding
@@ -24,7 +25,7 @@ from bayesbinn.prediction.logit_fit import LogitFit, fit_logits
 from bayesbinn.runtime import unfamiliarity
 from bayesbinn.runtime.conformal import class_scores
 from bayesbinn.runtime.model import Model
-from bayesbinn.sklearn.canonical import Floats, Parts, Rows, split
+from bayesbinn.sklearn.canonical import Floats, Parts, Rows, concatenated, split
 from bayesbinn.sklearn.training import Budget, Sample, Trainer, train
 
 CONFORMAL_RULE = "split conformal"
@@ -110,7 +111,7 @@ def fit_rows(
     rng = np.random.default_rng(plan.seed)
     parts = split(rows, plan.shares, rng, stratify=classes > 0)
     goal = Goal(classes, weight_of_class) if classes else quantity_goal(parts.training)
-    encoding = learn_encoding(parts.training.columns, parts.training.weights)
+    encoding = learned_encoding(parts)
     if before is not None and before.goal.outputs == classes:
         encoding, goal = before.encoding, replace(before.goal, weight_of_class=weight_of_class)
     training = goal.sample(encoding, parts.training)
@@ -126,6 +127,24 @@ def fit_rows(
     )
     file = finished(trainer, training, parts, encoding, goal)
     return Fitted(file, encoding, goal, choice, trainer, epochs)
+
+
+def learned_encoding(parts: Parts) -> TableEncoding:
+    """The encoding of the training rows, if the held-out rows fit it.
+
+    A column may hold numbers in all training rows and a word in one of the others. Then all rows say what it holds.
+    """
+    encoding = learn_encoding(parts.training.columns, parts.training.weights)
+    held_out = [part for part in (parts.validation, parts.calibration, parts.conformal) if len(part)]
+    try:
+        for part in held_out:
+            encoding.encode(part.columns)
+    except InvalidInput:
+        everything = parts.training
+        for part in held_out:
+            everything = concatenated(everything, part)
+        return learn_encoding(everything.columns, everything.weights)
+    return encoding
 
 
 def chosen_for(plan: Plan, rows: int, width: int) -> TableChoice:

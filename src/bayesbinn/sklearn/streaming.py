@@ -18,9 +18,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from bayesbinn.data.own.encoding import learn_encoding
-from bayesbinn.sklearn.canonical import Floats, Parts, Rows, split
-from bayesbinn.sklearn.fitting import Fitted, Goal, Plan, chosen_for, finished, quantity_goal, started
+from bayesbinn.sklearn.canonical import Floats, Parts, Rows, concatenated, split
+from bayesbinn.sklearn.fitting import Fitted, Goal, Plan, chosen_for, finished, learned_encoding, quantity_goal, started
 from bayesbinn.sklearn.training import Budget, train
 
 SHARES = {"training": 0.8, "calibration": 0.1, "conformal": 0.1}
@@ -79,16 +78,6 @@ class Stream:
         return Stream(memory, np.random.default_rng(seed))
 
 
-def concatenated(first: Rows, second: Rows) -> Rows:
-    """The rows of both, first those of the first."""
-    columns = {name: np.concatenate([column, second.columns[name]]) for name, column in first.columns.items()}
-    return Rows(
-        columns,
-        np.concatenate([first.targets, second.targets]),
-        np.concatenate([first.weights, second.weights]),
-    )
-
-
 def learn_batch(
     stream: Stream,
     rows: Rows,
@@ -130,7 +119,7 @@ def _anew(
 ) -> Fitted:
     """New networks with a new encoding."""
     goal = Goal(classes, weight_of_class) if classes else quantity_goal(parts.training)
-    encoding = learn_encoding(parts.training.columns, parts.training.weights)
+    encoding = learned_encoding(parts)
     sample = goal.sample(encoding, parts.training)
     choice = chosen_for(plan, len(sample), encoding.width)
     trainer = started(plan, choice, encoding.width, goal, sample, None)

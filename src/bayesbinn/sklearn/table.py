@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from bayesbinn.errors import InvalidInput
+from bayesbinn.modelfile.cells import is_missing
 from bayesbinn.sklearn.canonical import Columns
+
+_CELLS = (str, bool, int, float, np.generic, date)
+"""What an encoding takes; a datetime is a date."""
 
 
 def read_columns(estimator: BaseEstimator, table: Any, reset: bool) -> Columns:
@@ -59,13 +64,15 @@ def _name(cell: Any) -> str | None:
 
 
 def _plain(column: NDArray[Any]) -> NDArray[Any]:
-    """Numbers as float64, dates as they are, true and false as they are, and else objects."""
+    """Numbers as float64, dates as they are, true and false as they are, and else objects; odd ones as their text."""
     if column.dtype.kind in "fiu":
         return column.astype(np.float64)
     if column.dtype.kind in "bM":
         return column
-    cells = column.astype(object)
+    cells = np.empty(len(column), dtype=object)
+    for row, cell in enumerate(column.tolist() if column.dtype.kind in "US" else column):
+        cells[row] = cell if isinstance(cell, _CELLS) or is_missing(cell) else str(cell)
     try:
-        return cells.astype(np.float64) if not any(isinstance(cell, (str, bytes, bool)) for cell in cells) else cells
+        return cells.astype(np.float64) if not any(isinstance(cell, (str, bool)) for cell in cells) else cells
     except (TypeError, ValueError):
         return cells
