@@ -34,7 +34,7 @@ def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: li
     first = next((line for line in file if line.strip()), "")
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
     header = [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
-    rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
+    rows: Iterator[list[str]] = (row for row in csv.reader(file, delimiter=delimiter) if row)
     if _is_a_row(header, encoding):
         notes.append(f"{path}: its first line holds numbers only: it is taken for a row, in the order of the model")
         rows, header = chain([header], rows), list(encoding.names)
