@@ -28,7 +28,7 @@ from bayesbinn.modelfile.columns import (
     DateColumn,
     NumberColumn,
 )
-from bayesbinn.modelfile.encoder import Encoder
+from bayesbinn.modelfile.encoder import Encoder, InvalidCell
 from bayesbinn.modelfile.strict_json import compact_json, strict_json
 
 __all__ = ["BooleanColumn", "CategoryColumn", "Column", "DateColumn", "NumberColumn", "TableEncoding", "category_of"]
@@ -90,7 +90,10 @@ class TableEncoding:
         An array that has a column for each code instead holds the codes themselves.
         """
         if array.ndim == 2 and array.shape[1] == len(self.columns) != self.width:
-            return self._encoder.encode(array[:, index] for index in range(len(self.columns)))
+            try:
+                return self._encoder.encode(array[:, index] for index in range(len(self.columns)))
+            except InvalidCell as error:
+                raise InvalidInput(f"{where}: {error}") from None
         if array.ndim != 2 or array.shape[1] != self.width or array.dtype.kind not in "biuf":
             raise InvalidInput(
                 f"{where}: an array of {array.dtype} and shape {array.shape}; rows with a cell for each of the "

@@ -32,6 +32,8 @@ def encode_file(path: Path, encoding: TableEncoding, notes: list[str]) -> NDArra
 
 def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: list[str]) -> NDArray[np.float32]:
     first = next((line for line in file if line.strip()), "")
+    if not first:
+        raise InvalidFile(f"{path}: no example in it")
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
     header = [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
     rows: Iterator[list[str]] = (row for row in csv.reader(file, delimiter=delimiter) if row)
