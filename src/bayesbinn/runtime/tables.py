@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.errors import InvalidFile
+from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.modelfile.cells import NotOfItsKind, number_of
 from bayesbinn.modelfile.encoder import InvalidCell
 from bayesbinn.modelfile.encoding import TableEncoding
@@ -37,7 +37,7 @@ def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: li
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
     header = [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
     rows: Iterator[list[str]] = (row for row in csv.reader(file, delimiter=delimiter) if row)
-    if _is_a_row(header, encoding):
+    if _is_a_row(path, header, encoding):
         notes.append(f"{path}: its first line holds numbers only: it is taken for a row, in the order of the model")
         rows, header = chain([header], rows), list(encoding.names)
     check_names(path, header)
@@ -62,14 +62,20 @@ def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: li
     return np.concatenate(strips)
 
 
-def _is_a_row(first: list[str], encoding: TableEncoding) -> bool:
-    """Whether a table has no header: as many numbers as the model has columns, none of which is a column's name."""
-    if len(first) != len(encoding.names) or set(first) & set(encoding.names):
-        return False
+def _is_a_row(path: Path, first: list[str], encoding: TableEncoding) -> bool:
+    """Whether a table has no header: its first line is all numbers, which do not name the model's columns."""
     try:
-        return all(isfinite(number_of(cell)) for cell in first)
+        numbers = all(isfinite(number_of(cell)) for cell in first)
     except NotOfItsKind:
+        numbers = False
+    if not numbers or set(encoding.names) <= set(first):
         return False
+    if len(first) != len(encoding.names):
+        raise InvalidInput(
+            f"{path}: its first line holds {len(first)} numbers and does not name the model's {len(encoding.names)} "
+            "columns; add a header line"
+        )
+    return True
 
 
 def _delimiter(header: str) -> str:
