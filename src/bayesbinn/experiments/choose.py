@@ -21,6 +21,7 @@ VALIDATION = 0.1
 # Images with sides below these have too little structure for three halvings by max-pooling.
 _SMALLEST_SIDE, _SMALLEST_LONGER_SIDE = 8, 16
 _LEAST_STEPS = 100
+_MANY_ROWS = 200_000  # from here on larger batches still make tens of thousands of steps
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def choose_budget(rows: int, convolutional: bool) -> Choice:
     if convolutional:
         epochs, batch_size = min(200, max(20, 60_000 // rows)), 32 if rows < 20_000 else 100
     else:
-        batch_size = 32 if rows < 2000 else 100
+        batch_size = 32 if rows < 2000 else 100 if rows < _MANY_ROWS else 500
         by_rows = min(20 + rows // 60, 60, max(20, 2_000_000 // rows))
         epochs = max(by_rows, ceil(_LEAST_STEPS / _batches(rows, batch_size)))
     return Choice({"epochs": epochs, "batch_size": batch_size}, f"for {rows} rows")
