@@ -97,13 +97,13 @@ def _run(arguments: argparse.Namespace) -> None:
     columns = _predictions(model, inputs)
     if model.graph.task == "regression" and model.residual is None:
         notes.append(_NO_DEVIATION)
+    if arguments.out is not None:  # before anything is said: an error is one line
+        _write(arguments.out, _as_csv(columns) if arguments.out.suffix == ".csv" else _as_json(columns))
     for note in notes:
         print(printable(f"note: {note}"), file=sys.stderr)
     if arguments.out is None:
         sys.stdout.write(_as_csv(columns))
         return
-    text = _as_csv(columns) if arguments.out.suffix == ".csv" else _as_json(columns)
-    _write(arguments.out, text)
     print(printable(f"{len(columns['input'])} predictions in {arguments.out}"), file=sys.stderr)
 
 

@@ -22,6 +22,7 @@ VALIDATION = 0.1
 _SMALLEST_SIDE, _SMALLEST_LONGER_SIDE = 8, 16
 _LEAST_STEPS = 100
 _MAX_COPIES, _MAX_INPUTS = 5, 640  # of a table's code, and inputs of the first layer
+_MANY_ROWS = 200_000  # from here on larger batches still make tens of thousands of steps
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def choose_budget(rows: int, convolutional: bool) -> Choice:
     if convolutional:
         epochs, batch_size = min(200, max(20, 60_000 // rows)), 32 if rows < 20_000 else 100
     else:
-        batch_size = 32 if rows < 2000 else 100
+        batch_size = 32 if rows < 2000 else 100 if rows < _MANY_ROWS else 500
         by_rows = min(20 + rows // 60, 60, max(20, 2_000_000 // rows))
         epochs = max(by_rows, ceil(_LEAST_STEPS / _batches(rows, batch_size)))
     return Choice({"epochs": epochs, "batch_size": batch_size}, f"for {rows} rows")

@@ -96,7 +96,7 @@ class Encoder:
         """A column of cells as numbers: NaN is missing; of a category its place, -1 if it has none."""
         column, reader = self._columns[index], self._readers[index]
         if isinstance(values, np.ma.MaskedArray):
-            values = values.astype(object).filled(None)
+            values = np.ma.filled(values.astype(object), None)
         array = values if isinstance(values, (list, tuple)) else np.asarray(values)
         if isinstance(array, np.ndarray):
             if array.ndim != 1:

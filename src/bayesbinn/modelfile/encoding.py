@@ -28,7 +28,7 @@ from bayesbinn.modelfile.columns import (
     DateColumn,
     NumberColumn,
 )
-from bayesbinn.modelfile.encoder import Encoder
+from bayesbinn.modelfile.encoder import Encoder, InvalidCell
 from bayesbinn.modelfile.strict_json import compact_json, strict_json
 
 __all__ = ["BooleanColumn", "CategoryColumn", "Column", "DateColumn", "NumberColumn", "TableEncoding", "category_of"]
@@ -83,6 +83,27 @@ class TableEncoding:
         """
         self.check_columns(list(table))
         return self._encoder.encode(table[name] for name in self.names)
+
+    def encode_array(self, array: NDArray[Any], where: str = "the array") -> NDArray[np.float32]:
+        """The same for an array of one row each whose columns are those of the encoding, in its order.
+
+        An array that has a column for each code instead holds the codes themselves.
+        """
+        if array.ndim == 2 and array.shape[1] == len(self.columns) != self.width:
+            try:
+                return self._encoder.encode(array[:, index] for index in range(len(self.columns)))
+            except InvalidCell as error:
+                raise InvalidInput(f"{where}: {error}") from None
+        if array.ndim != 2 or array.shape[1] != self.width or array.dtype.kind not in "biuf":
+            raise InvalidInput(
+                f"{where}: an array of {array.dtype} and shape {array.shape}; rows with a cell for each of the "
+                f"{len(self.columns)} columns that the model was trained on are needed, or {self.width} codes"
+            )
+        with np.errstate(over="ignore"):
+            codes = array.astype(np.float32)
+        if not np.isfinite(codes).all():
+            raise InvalidInput(f"{where}: its codes are not finite numbers")
+        return codes
 
     def encode_rows(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """The same for rows, each with its cells by name. A missing cell is None; it may not be left out."""

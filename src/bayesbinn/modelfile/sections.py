@@ -26,6 +26,7 @@ MAX_LABELS = 1 << 20
 _MAX_KEYS = 64
 _MAX_NUMBERS = 1 << 16
 _MAX_TEXT = 100
+_MAX_WHOLE = 10**17  # what is read back has at most 18 characters
 _TYPES = ("float32", "float16", "uint8")
 
 
@@ -138,7 +139,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e18 * (1 if type(value) is int else 1e290) and isfinite(value)
+    return (type(value) is int and abs(value) < _MAX_WHOLE) or (type(value) is float and isfinite(value))
 
 
 def _require(condition: bool, otherwise: str, kind: type[Exception] = InvalidInput) -> None:

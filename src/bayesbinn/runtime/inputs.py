@@ -29,8 +29,8 @@ def load_inputs(
     """[batch, *input_shape] from a file: a .npy array, the array `x` (or the only one) of a .npz, or a table.
 
     A table has a row for each example. If its first line names the columns, those that the model was
-    trained on are taken by name. With an `encoding` a table may hold whatever the training table held; an array must
-    hold the codes. What had to be assumed is added to `notes`.
+    trained on are taken by name. With an `encoding` a table may hold whatever the training table held; an array
+    has its columns in the model's order, or the codes. What had to be assumed is added to `notes`.
     """
     try:
         is_file, is_folder, there = path.is_file(), path.is_dir(), path.exists()
@@ -46,6 +46,9 @@ def load_inputs(
     kind = path.suffix.lower()
     if kind in (".npy", ".npz"):
         array = _array(path)
+        if encoding is not None:
+            _need_rows(path, array)
+            return encoding.encode_array(array, str(path))
     elif kind in (".csv", ".tsv") and encoding is not None:
         return encode_file(path, encoding, notes)
     elif kind in (".csv", ".tsv"):
@@ -54,8 +57,7 @@ def load_inputs(
         raise InvalidInput(f"{path}: {', '.join(SUFFIXES)} files can be read")
     if array.dtype.kind not in "biuf":
         raise InvalidFile(f"{path}: an array of {array.dtype}; numbers are needed")
-    if array.ndim == 0 or len(array) == 0:
-        raise InvalidFile(f"{path}: no example in it")
+    _need_rows(path, array)
     array = _in_shape(path, array, graph.input_shape)
     with np.errstate(over="ignore"):  # found below
         inputs = array.astype(np.float32).reshape(-1, *graph.input_shape)
@@ -63,6 +65,11 @@ def load_inputs(
     if lost.any():
         raise InvalidFile(f"{path}: example {lost.argmax()} holds NaN, infinity or a number beyond float32")
     return inputs
+
+
+def _need_rows(path: Path, array: NDArray[Any]) -> None:
+    if array.ndim == 0 or len(array) == 0:
+        raise InvalidFile(f"{path}: no example in it")
 
 
 def are_pixels(inputs: NDArray[np.float32]) -> bool:

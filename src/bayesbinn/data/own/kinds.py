@@ -58,7 +58,7 @@ def read_cells(name: str, values: Any, weights: Floats | None) -> Cells:
     declared = str(getattr(values, "dtype", "")).lower()
     is_category = declared.startswith(("category", "categorical", "enum"))
     if isinstance(values, np.ma.MaskedArray):
-        values = values.astype(object).filled(None)
+        values = np.ma.filled(values.astype(object), None)
     array = values if isinstance(values, (list, tuple)) else np.asarray(values)
     if isinstance(array, np.ndarray):
         if array.ndim != 1:
@@ -121,7 +121,10 @@ def _of_objects(name: str, cells: Sequence[Any], weights: Floats | None, is_cate
     counted = np.ones(len(distinct), bool) if weights is None else np.bincount(which, weights, len(distinct)) > 0
     found = [key if type(key) is str else key[1] for key in distinct]
     there = [cell for cell, counts in zip(found, counted, strict=True) if counts and not is_missing(cell)]
-    kind, order = ("category", "ymd") if is_category else _kind_of(name, there)
+    kind: Kind = "category"
+    order: DateOrder = "ymd"
+    if not is_category:
+        kind, order = _kind_of(name, there)
     if kind == "category":
         return _names(found, which, weights)
     read = {"number": number_of, "boolean": _zero_or_one, "date": seconds_reader(order)}[kind]
