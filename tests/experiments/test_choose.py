@@ -203,7 +203,9 @@ def test_own_data_are_stratified_and_older_runs_keep_their_split(tmp_path: Path)
     part = load_data(experiment).split(0.1, 0).validation
     assert part is not None and int((part.whole()[1] == 0).sum()) == 2, "1 of 20 in 48 rows"
     lines = experiment.to_toml().splitlines(keepends=True)
-    (tmp_path / "config.toml").write_text("".join(line for line in lines if not line.startswith("stratify = ")))
+    (tmp_path / "config.toml").write_text(
+        "".join(line for line in lines if not line.startswith(("stratify = ", "encode = ")))
+    )
     old = load_data(load_experiment(str(tmp_path / "config.toml"))).split(0.1, 0).validation
     plain = data.load(path, label="y").split(0.1, 0).validation
     assert old is not None and plain is not None

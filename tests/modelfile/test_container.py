@@ -171,8 +171,8 @@ def test_a_forged_checksum_is_right(path: Path) -> None:
 
 def test_a_newer_version_has_its_own_message(path: Path) -> None:
     header, data = parts(small())
-    header["__metadata__"]["version"] = "2"
-    refused(path, sealed(header, data), "version 2 of the format and this reads 1; update bayesbinn")
+    header["__metadata__"]["version"] = "3"
+    refused(path, sealed(header, data), "version 3 of the format and this reads 2; update bayesbinn")
 
 
 @pytest.mark.parametrize("version", ["0", "-1", "1.0", "", "one", "٣", None])

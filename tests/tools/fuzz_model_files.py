@@ -151,6 +151,7 @@ def originals() -> list[bytes]:
     branches.add("sigmoid")
     classifier(branches)
     made = [
+        table_model(),
         linear.model(classes=("a", "b", "ü")),
         ensemble.model(task="regression"),
         images.model(logit_scale=0.5),
@@ -159,6 +160,35 @@ def originals() -> list[bytes]:
         branches.model(),
     ]
     return [FIXTURE.read_bytes(), *(bytes(to_bytes(model)) for model in made)]
+
+
+def table_model() -> Any:
+    """A model of raw rows: every kind of column, labels, and sections with a tensor."""
+    from bayesbinn.modelfile.columns import BooleanColumn, CategoryColumn, DateColumn, NumberColumn
+    from bayesbinn.modelfile.encoding import TableEncoding
+    from bayesbinn.modelfile.sections import Section
+    from tests.helpers.random_graphs import GraphBuilder
+
+    columns = (
+        NumberColumn("age", missing=True, knots=(18.0, 40.5, 90.0), codes=("line", "rank", "ramps"), whole=True),
+        NumberColumn("x", range=(-1.0, 1e9), knots=(0.0,), codes=("line",), height=0.5),
+        CategoryColumn('job, "', categories=("cook", "nürse"), other=True),
+        BooleanColumn("member", missing=True),
+        DateColumn("since", range=(0.0, 9e8), knots=(0.0, 9e8), codes=("line",), cycles=("year", "day"), order="dmy"),
+    )
+    encoding = TableEncoding(columns, ignored=("id",))
+    g = GraphBuilder((encoding.width,), 1, 6)
+    g.add("linear", shape=(3, encoding.width), tensors={"weight": g.weight((3, encoding.width)), **g.scales(3)})
+    model = g.model(classes=("0", "1", "2"))
+    model.encoding, model.labels = encoding, (0, 1, 2)
+    model.sections = {
+        "calibration": Section("scale and shift", {"rows": 40}),
+        "conformal": Section(
+            "scores", {"rows": 50, "quantiles": (0.5, 0.9)}, {"scores": np.arange(5, dtype=np.float32)}
+        ),
+        "unfamiliarity": Section("distance", {"threshold": 1.5}, {"mean": np.zeros(encoding.width, np.float32)}),
+    }
+    return model
 
 
 # ---- changes to the bytes --------------------------------------------------------------------------
@@ -384,10 +414,44 @@ def change_metadata(random: Random, content: Content) -> None:
         content.graph = choose(random, texts)
     elif kind == 1:
         key = choose(random, ["version", "format", "checksum"])
-        values = ["2", "1", "01", "-1", "", "bayesbinn model", "0" * 64, "f" * 64, None, 1]
+        values = ["3", "2", "1", "01", "-1", "", "bayesbinn model", "0" * 64, "f" * 64, None, 1]
         content.metadata[key] = choose(random, values)
     else:
         content.metadata[choose(random, ["graph2", "note"])] = content.metadata.get("checksum")
+
+
+DOCUMENTS = ("encoding", "labels", "calibration", "conformal", "unfamiliarity")
+
+
+def change_documents(random: Random, content: Content) -> None:
+    """Any value, key or text of the encoding, the labels or a section; a document twice, or none."""
+    there = [name for name in DOCUMENTS if isinstance(content.metadata.get(name), str)]
+    if not there:
+        return change_value(random, content)
+    name = choose(random, there)
+    text = content.metadata[name]
+    kind = random.integers(8)
+    if kind == 0:
+        content.metadata[name] = choose(random, [text[: random.integers(len(text))], "{}", "[" * 10_000, "null", "", 7])
+        return None
+    if kind == 1:
+        content.metadata[choose(random, DOCUMENTS)] = text
+        return None
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return None
+    places = places_of(document)
+    for _ in range(int(random.integers(1, 3)) if places else 0):
+        container, key = choose(random, places)
+        if kind == 2 and isinstance(container, dict) and key in container:
+            container[choose(random, ["", "knots", "kind", "names", str(key) + "2"])] = container.pop(key)
+        elif kind == 3 and isinstance(container, list) and container:
+            container[:] = choose(random, [container * 2, container[::-1], container[:1], container * 500])
+        elif isinstance(container, dict) and key in container:
+            container[key] = choose(random, SIZES + HUGE + ODD + [[1.0, 2.0], ["a", "b"], 0.5, -1e300, "number"])
+    content.metadata[name] = json.dumps(document)
+    return None
 
 
 CONTENTS: tuple[Callable[[Random, Content], None], ...] = (
@@ -401,6 +465,8 @@ CONTENTS: tuple[Callable[[Random, Content], None], ...] = (
     change_data,
     change_facts,
     change_metadata,
+    change_documents,
+    change_documents,
 )
 
 
@@ -465,11 +531,29 @@ def outcome(path: Path, random: Random, threads: int) -> str:
         with np.errstate(all="ignore"):
             y = model.outputs(x)
             assert y.shape == (model.networks, 2, *model.output_shape)
+            if model.encoding is not None:
+                run_rows(model, random)
             if len(model.output_shape) == 1:
                 # Forged scales may make numbers that float32 cannot hold.
                 with suppress(InvalidInput):
                     model.predict(x)
     return "ran"
+
+
+ODD_CELLS: list[Any] = [None, 0, -1.5, 1e308, "7", "x", "", True, "2024-02-29", "29.2.2024", "nurse", float("nan")]
+
+
+def run_rows(model: Any, random: Random) -> None:
+    """Raw rows of any cells: codes that are finite, or one line."""
+    from bayesbinn.errors import InvalidInput
+
+    rows = [{name: choose(random, ODD_CELLS) for name in model.encoding.names} for _ in range(3)]
+    for some in (rows, rows[:1], {name: [row[name] for row in rows] for name in rows[0]}):
+        try:
+            assert np.isfinite(model.encode_rows(some)).all()
+        except InvalidInput as error:
+            if "\n" in str(error):
+                raise ValueError("a message of one line is needed") from error
 
 
 def peak_memory() -> int:

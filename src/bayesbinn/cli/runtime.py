@@ -91,19 +91,19 @@ def _run(arguments: argparse.Namespace) -> None:
     memory = bytes_of(arguments.max_memory)
     model = load(arguments.model, arguments.activations, arguments.threads, max_memory=memory)
     notes: list[str] = []
-    inputs = load_inputs(arguments.inputs, model.graph, notes)
+    inputs = load_inputs(arguments.inputs, model.graph, notes, model.encoding)
     if model.seems_to_take_pixels and not are_pixels(inputs):
         notes.append(f"{arguments.inputs}: {_NO_PIXELS}")
     columns = _predictions(model, inputs)
     if model.graph.task == "regression" and model.residual is None:
         notes.append(_NO_DEVIATION)
+    if arguments.out is not None:  # before anything is said: an error is one line
+        _write(arguments.out, _as_csv(columns) if arguments.out.suffix == ".csv" else _as_json(columns))
     for note in notes:
         print(printable(f"note: {note}"), file=sys.stderr)
     if arguments.out is None:
         sys.stdout.write(_as_csv(columns))
         return
-    text = _as_csv(columns) if arguments.out.suffix == ".csv" else _as_json(columns)
-    _write(arguments.out, text)
     print(printable(f"{len(columns['input'])} predictions in {arguments.out}"), file=sys.stderr)
 
 
@@ -195,6 +195,12 @@ def _export(arguments: argparse.Namespace) -> None:
     else:
         folder = arguments.out or arguments.model.parent
         written = list(export_c(model, folder / arguments.name, name=arguments.name))
+    if model.encoding is not None:
+        print(
+            f"note: the input is the encoded vector of {model.encoding.width} codes, not a raw row of the table; "
+            "`encode_rows` of the model that bayesbinn.runtime loads makes it, docs/format.md says how",
+            file=sys.stderr,
+        )
     for path in written:
         print(printable(f"{path}  {path.stat().st_size:,} bytes"))
 

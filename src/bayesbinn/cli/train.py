@@ -34,6 +34,10 @@ def train(
         Path | None, typer.Option(help="Folder of the run; default runs/NAME-METHOD-SEED. An existing run is resumed.")
     ] = None,
     label: Annotated[str | None, typer.Option(help="The column of your table to predict.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="package.module:function, which returns your own torch.nn.Module for the data it is given."),
+    ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,6 +78,7 @@ def train(
     from bayesbinn.train.progress import RunStopped, stoppable
 
     wanted = list(changes or [])
+    wanted += [f"model.name={model}"] if model is not None else []
     wanted += ["training.independent_noise=true"] if independent_noise else []
     wanted += ["training.sync_batchnorm=true"] if sync_batchnorm else []
     with session(timeout):

@@ -16,6 +16,7 @@ from bayesbinn.data.dataset import Dataset, Task
 from bayesbinn.data.normalise import Normaliser
 from bayesbinn.data.splits import validation_rows
 from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.modelfile.encoding import TableEncoding
 
 FILE_NAME = "data.json"
 CHECKPOINT_KEY = "data"
@@ -61,6 +62,8 @@ class DataCard:
     """SHA-256 of each tensor."""
     fingerprint: str
     """SHA-256 of the digests and the names of classes and columns."""
+    encoding: dict[str, Any] | None = None
+    """How a table's rows become inputs, as in the model file; None if its numbers are used as they are."""
 
     def __post_init__(self) -> None:
         if self.version != _VERSION:
@@ -74,12 +77,20 @@ class DataCard:
                 raise InvalidInput(f"{key} has {len(values)} values; expected 1 or {self.input_shape[0]}")
         if not min(self.std) > 0 or not self.target_std > 0:
             raise InvalidInput("std and target_std must be above 0")
-        if self.columns and len(self.columns) != self.input_shape[0]:
+        if self.encoding is not None:
+            self._check_encoding()
+        elif self.columns and len(self.columns) != self.input_shape[0]:
             raise InvalidInput(f"{len(self.columns)} columns for inputs of shape {list(self.input_shape)}")
         if len(self.column_types) != len(self.columns):
             raise InvalidInput(f"{len(self.column_types)} column types for {len(self.columns)} columns")
         if min(self.train_rows, self.validation_rows, self.test_rows) < 0:
             raise InvalidInput("numbers of rows must be 0 or more")
+
+    def _check_encoding(self) -> None:
+        encoding = self.table_encoding
+        assert encoding is not None
+        if self.input_shape != (encoding.width,) or self.columns != encoding.names:
+            raise InvalidInput(f"the encoding is not that of inputs of shape {list(self.input_shape)}")
 
     @classmethod
     def of(cls, dataset: Dataset, *, validation: float = 0.0, seed: int = 0, label: str | None = None) -> DataCard:
@@ -100,7 +111,7 @@ class DataCard:
             task=dataset.task,
             classes=dataset.classes,
             columns=dataset.features,
-            column_types=("number",) * len(dataset.features),
+            column_types=_column_types(dataset),
             label=label,
             input_shape=dataset.input_shape,
             input_type="uint8" if pixels else "float32",
@@ -116,6 +127,7 @@ class DataCard:
             test_rows=len(dataset.test_inputs),
             digests=digests,
             fingerprint=_fingerprint(digests, dataset.classes, dataset.features),
+            encoding=None if dataset.encoding is None else json.loads(dataset.encoding.to_json()),
         )
 
     # ---- what prediction needs -----------------------------------------------------------------
@@ -128,6 +140,11 @@ class DataCard:
     @property
     def input_dtype(self) -> torch.dtype:
         return torch.uint8 if self.input_type == "uint8" else torch.float32
+
+    @property
+    def table_encoding(self) -> TableEncoding | None:
+        """What the rows of a table go through before the network."""
+        return None if self.encoding is None else TableEncoding.from_json(json.dumps(self.encoding))
 
     @property
     def normaliser(self) -> Normaliser:
@@ -175,7 +192,7 @@ class DataCard:
 
     def to_json(self) -> str:
         """The text of a ``data.json``; its checksum covers everything else."""
-        content = asdict(self)
+        content = {key: value for key, value in asdict(self).items() if key != "encoding" or value is not None}
         return json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
 
     @classmethod
@@ -235,6 +252,12 @@ def known_card(folder: Path, saved: Mapping[str, Any] | None) -> DataCard | None
             "run or predicting with it restores it from the checkpoint"
         )
     return in_checkpoint
+
+
+def _column_types(dataset: Dataset) -> tuple[str, ...]:
+    if dataset.encoding is None:
+        return ("number",) * len(dataset.features)
+    return tuple(column.kind for column in dataset.encoding.columns)
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from bayesbinn.data.dataset import Dataset, Task
+from bayesbinn.data.own.encoded import load_encoded
 from bayesbinn.data.own.folders import load_images
 from bayesbinn.data.own.npy import npy_files
 from bayesbinn.data.own.npz import load_npz
@@ -85,6 +86,7 @@ def load(
     label: str | None = None,
     task: Task | None = None,
     download: bool = True,
+    encode: bool = False,
 ) -> Dataset:
     """A data set by name (see `available`), or from a .npz, .csv, .tsv or .parquet file or a folder.
 
@@ -92,6 +94,8 @@ def load(
     `x.npy` and `y.npy` (or, as in a .npz file, `x_train.npy` and so on). `label` is the table column to predict; `task`
     says whether its numbers are classes or quantities, in case the rule (see `labels.understand`) guesses wrong.
     `data_dir` is searched before BAYESBINN_DATA and the user's cache; `download=False` never uses the network.
+    `encode` accepts any table: text, dates and missing cells become codes, as do numbers of any scale
+    (`Dataset.encoding`). Without it every column except the label must hold numbers.
 
     >>> dataset = load("moons")
     >>> parts = dataset.split(validation=0.1, seed=1)
@@ -112,19 +116,20 @@ def load(
         raise InvalidInput(f"there is no data set {name!r}.{nearest(name, SETS)} Allowed: {', '.join(SETS)}, {KINDS}")
     path = existing_path(name, f"; {KINDS} can be loaded")
     try:
-        return _own(path, name, label, task)
+        return _own(path, name, label, task, encode)
     except OSError as error:
         raise InvalidInput(f"{error.filename or name}: cannot read the file ({error.strerror or error})") from error
 
 
-def _own(path: Path, name: str, label: str | None, task: Task | None) -> Dataset:
+def _own(path: Path, name: str, label: str | None, task: Task | None, encode: bool) -> Dataset:
     kind = path.suffix.lower()
+    read = load_encoded if encode else load_table
     if kind in TABLES and path.is_file():
-        return load_table(path, label, task=task)
+        return read(path, label, task=task)
     if path.is_dir():
         train, test = _pair_of_tables(path)
         if train is not None:
-            return load_table(train, label, test=test, task=task)
+            return read(train, label, test=test, task=task)
     if label is not None:
         raise InvalidInput(f"{name}: label={label!r} names a table column, but this is not a table; leave it out")
     if kind == ".npz" or (path.is_dir() and npy_files(path)):

@@ -12,6 +12,7 @@ from bayesbinn.data.batches import Part
 from bayesbinn.data.normalise import Normaliser
 from bayesbinn.data.splits import stratified_rows, validation_rows
 from bayesbinn.errors import InvalidInput
+from bayesbinn.modelfile.encoding import TableEncoding
 
 Task = Literal["classification", "regression"]
 
@@ -55,6 +56,8 @@ class Dataset:
     """Where it came from: a folder, a file, a package."""
     notes: tuple[str, ...] = ()
     """Decisions made on the user's behalf, one sentence each."""
+    encoding: TableEncoding | None = None
+    """How a table's rows became these inputs; None if its numbers are used as they are."""
     stratify: bool = False
     """Whether `split` stratifies the validation data by class, or chooses them at random as the authors do."""
 

@@ -101,6 +101,7 @@ def permuted(
 
 def _permuted_task(flat: Dataset, seed: int, orders: list[Array] | None, task: int) -> Dataset:
     order = random_order(seed, task, flat.input_shape[0]) if orders is None else orders[task]
+    names = flat.features if flat.encoding is None else flat.encoding.code_names
 
     def shuffled(values: Tensor) -> Tensor:
         # For bytes, five times as fast as torch's index_select (one thread).
@@ -113,7 +114,8 @@ def _permuted_task(flat: Dataset, seed: int, orders: list[Array] | None, task: i
         test_inputs=shuffled(flat.test_inputs),
         mean=flat.mean if len(flat.mean) == 1 else shuffled(flat.mean),
         std=flat.std if len(flat.std) == 1 else shuffled(flat.std),
-        features=tuple(flat.features[k] for k in order) if flat.features else (),
+        features=tuple(names[k] for k in order) if names else (),
+        encoding=None,  # a task has the codes in another order
     )
 
 

@@ -21,6 +21,8 @@ VALIDATION = 0.1
 # Smaller images are not worth halving three times by max-pooling.
 _SMALLEST_SIDE, _SMALLEST_LONGER_SIDE = 8, 16
 _LEAST_STEPS = 100
+_MAX_COPIES, _MAX_INPUTS = 5, 640  # of a table's code, and inputs of the first layer
+_MANY_ROWS = 200_000  # from here on larger batches still make tens of thousands of steps
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ def choose_for_file(
 ) -> tuple[Experiment, tuple[str, ...]]:
     """An experiment for a user's file or folder, and notes on what was chosen."""
     source = str(Path(source).resolve())  # so that the run can be used from any folder
-    dataset = data_sets.load(source, label=label, task=overrides.get("data.task"))
+    encode = bool(overrides.get("data.encode", True))
+    dataset = data_sets.load(source, label=label, task=overrides.get("data.task"), encode=encode)
     return choose_for_data(dataset, method, source=source, label=label, overrides=overrides)
 
 
@@ -54,13 +57,21 @@ def choose_for_data(
     `changed_by` names the option that the notes recommend for changing the choices.
     """
     rows = len(dataset.train_inputs)
-    network = choose_network(dataset.input_shape, rows)
+    encoding = dataset.encoding
+    shape = dataset.input_shape if encoding is None else (len(encoding.names) + len(encoding.ignored),)
+    network = choose_network(shape, rows)
     convolutional = network.settings["name"] == "vgg"
     budget = choose_budget(rows, convolutional)
     steps = budget.settings["epochs"] * _batches(rows, budget.settings["batch_size"])
     raw: dict[str, Any] = {
         "title": Path(source).name,
-        "data": {"name": source, "validation": VALIDATION, "stratify": True, **({"label": label} if label else {})},
+        "data": {
+            "name": source,
+            "validation": VALIDATION,
+            "stratify": True,
+            **({"label": label} if label else {}),
+            **({} if encoding is None else {"encode": True}),
+        },
         "model": network.settings,
         "training": {
             **budget.settings,
@@ -120,7 +131,7 @@ def choose_budget(rows: int, convolutional: bool) -> Choice:
     if convolutional:
         epochs, batch_size = min(200, max(20, 60_000 // rows)), 32 if rows < 20_000 else 100
     else:
-        batch_size = 32 if rows < 2000 else 100
+        batch_size = 32 if rows < 2000 else 100 if rows < _MANY_ROWS else 500
         by_rows = min(20 + rows // 60, 60, max(20, 2_000_000 // rows))
         epochs = max(by_rows, ceil(_LEAST_STEPS / _batches(rows, batch_size)))
     return Choice({"epochs": epochs, "batch_size": batch_size}, f"for {rows} rows")
@@ -154,7 +165,7 @@ def _batches(rows: int, batch_size: int) -> int:
 
 def _notes(experiment: Experiment, reason: str, changed_by: str) -> tuple[str, ...]:
     training, network, method = experiment.training, experiment.model, experiment.method
-    size = f"of width {network.width:g}"
+    size = f"of width {network.width:g}" if ":" not in network.name else "of your own"
     if network.name == "table_mlp":
         size = f"with {network.layers} hidden layers of {max(1, round(network.hidden * network.width))} units"
     settings = ", ".join(f"{key}={value}" for key, value in method.settings.items())
@@ -166,3 +177,31 @@ def _notes(experiment: Experiment, reason: str, changed_by: str) -> tuple[str, .
         f"{', stratified by class' if experiment.data.stratify and training.loss != 'mse' else ''}; "
         f"use {changed_by} to change any of these",
     )
+
+
+@dataclass(frozen=True)
+class TableChoice:
+    """Networks and training for a table, from its size alone."""
+
+    hidden: tuple[int, ...]
+    networks: int
+    """How many are trained side by side; their mean predicts, and their disagreement is uncertainty."""
+    copies: int
+    """How often the first layer gets every code: more let a binary unit weigh it in finer steps."""
+    epochs: int
+    batch_size: int
+
+
+def choose_for_table(rows: int, codes: int) -> TableChoice:
+    """Networks, epochs and batch size for so many training rows of so many codes.
+
+    Four networks of 80 units: on ten tables that no benchmark reports, 96 units and eight networks were no better
+    (a mean NLL of 0.437 and 0.433 after 0.433).
+
+    >>> [(choice.hidden, choice.epochs) for choice in (choose_for_table(142, 20), choose_for_table(9600, 700))]
+    [((80, 80), 25), ((128, 128), 60)]
+    """
+    budget = choose_budget(rows, False).settings
+    units = 80 if rows < 5000 and codes <= 100 else 128
+    copies = min(_MAX_COPIES, max(1, _MAX_INPUTS // codes))
+    return TableChoice((units, units), 4, copies, budget["epochs"], budget["batch_size"])

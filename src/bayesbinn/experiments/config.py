@@ -52,6 +52,9 @@ class DataSettings(_Section):
     """Shift the training images at random by up to this many pixels in each direction, instead of `augment`."""
     split_seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
     """Seeds the choice of validation data; by default training.seed. Runs of an ensemble can share it."""
+    encode: bool = False
+    """Whether a table's columns become codes, so that it may hold text, dates and missing cells. `bayesbinn train` and
+    TOML files encode unless told otherwise."""
     stratify: bool = False
     """Stratify the validation data by class; the authors choose them at random."""
 
@@ -60,7 +63,8 @@ class ModelSettings(_Section):
     """Which network of `bayesbinn.models`."""
 
     name: str
-    """The name of a network."""
+    """The name of a network, or your own as package.module:function: a function that takes the data's shape and classes
+    (`input_shape`, `classes`, `outputs`, `task`) and returns a torch.nn.Module."""
     order: Literal["authors", "paper"] = "authors"
     """The order of layers: BatchNorm before ReLU as in the authors' code, or after it as in the paper."""
     width: Annotated[float, _POSITIVE] = 1.0
@@ -202,7 +206,16 @@ def load_experiment(
         override(raw, key, value)
     if not _states_end(changes):
         _end_cosine_above_zero(raw, own, source)
+    _encode_own_tables(raw, source)
     return validated(raw, source)
+
+
+def _encode_own_tables(raw: dict[str, Any], source: str) -> None:
+    """Encode a user's own table, unless the file says otherwise or is a run's, which states what it was begun with."""
+    data = raw.get("data")
+    own = source not in preset_names() and Path(source).name != "config.toml"
+    if own and isinstance(data, dict) and data.get("label") is not None:  # only tables have one
+        data.setdefault("encode", True)
 
 
 def _states_end(changes: Mapping[str, Any]) -> bool:
@@ -234,7 +247,12 @@ def _part(tree: Any, key: str) -> Any:
 
 
 def as_begun(begun: Experiment, wanted: Experiment) -> Experiment:
-    """`wanted`, with the authors' cosine if the run was started before config.toml recorded how a cosine ends."""
+    """`wanted`, completed as older versions did where the run's config.toml is silent.
+
+    That is the authors' cosine if it does not say how a cosine ends, and a table of plain numbers.
+    """
+    if "encode" not in begun.data.model_fields_set:
+        wanted = wanted.model_copy(update={"data": wanted.data.model_copy(update={"encode": begun.data.encode})})
     schedule = wanted.method.schedule
     old = begun.method.schedule
     if not isinstance(schedule, Cosine) or not isinstance(old, Cosine) or "end" in old.model_fields_set:

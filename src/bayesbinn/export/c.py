@@ -12,10 +12,11 @@ from pathlib import Path
 
 from bayesbinn.errors import InvalidInput
 from bayesbinn.export.c_layers import Layers
-from bayesbinn.export.c_text import check_name, needs_math, number, renamed, string, template
+from bayesbinn.export.c_text import check_name, comment, needs_math, number, renamed, string, template
 from bayesbinn.export.networks import Networks, as_float32, networks_of
 from bayesbinn.files import make_folder, write_together
 from bayesbinn.modelfile.container import ModelFile
+from bayesbinn.modelfile.encoding import TableEncoding
 
 
 def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model") -> tuple[Path, Path]:
@@ -35,7 +36,7 @@ def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model
     if not re.fullmatch(r"[A-Za-z0-9_.+-]+", stem.name):
         raise InvalidInput(f"{stem.name!r}: the header is included by this name; use letters, digits and _ . + -")
     header, source = stem.with_name(stem.name + ".h"), stem.with_name(stem.name + ".c")
-    written = _Writer(networks_of(model), name, header.name)
+    written = _Writer(networks_of(model), name, header.name, model.encoding)
     make_folder(stem.parent)
     write_together([(header, written.header().encode()), (source, written.source().encode())])
     return header, source
@@ -44,8 +45,8 @@ def export_c(model: ModelFile, folder_or_stem: str | Path, *, name: str = "model
 class _Writer:
     """The text of both files."""
 
-    def __init__(self, networks: Networks, name: str, header_name: str) -> None:
-        self.networks, self.name, self.header_name = networks, name, header_name
+    def __init__(self, networks: Networks, name: str, header_name: str, encoding: TableEncoding | None) -> None:
+        self.networks, self.name, self.header_name, self.encoding = networks, name, header_name, encoding
         self.layers = Layers(networks)
 
     def header(self) -> str:
@@ -106,8 +107,24 @@ class _Writer:
             " *",
             " * Every function returns a negative code if something is wrong. The buffer keeps nothing between",
             " * calls; two calls at the same time need two buffers. input and output may not overlap it.",
+            *self._about_input(),
             " */",
         ]
+
+    def _about_input(self) -> list[str]:
+        """Which codes stand where in the input of a table's model."""
+        if self.encoding is None:
+            return []
+        lines, start = (
+            [" *", " * input is the encoded vector, not a raw row of the table. Its codes, see docs/format.md:"],
+            0,
+        )
+        for column in self.encoding.columns:
+            last = start + column.width - 1
+            places = f"{start}" if last == start else f"{start} to {last}"
+            lines.append(f" *     {places}: {comment(column.name)} ({column.kind})")
+            start = last + 1
+        return lines
 
     def _declarations(self) -> list[str]:
         networks, many = self.networks, self.networks.graph.networks > 1

@@ -21,6 +21,7 @@ from bayesbinn.errors import InvalidInput
 from bayesbinn.export.networks import Networks, as_float32, networks_of
 from bayesbinn.files import write_whole
 from bayesbinn.modelfile.container import ModelFile
+from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.modelfile.graph import OPERATIONS, Node, Shape
 
 OLDEST_OPSET = 18  # the first with BitwiseAnd
@@ -35,6 +36,7 @@ def export_onnx(model: ModelFile, path: str | Path, *, opset: int = OLDEST_OPSET
     and softmax(logits) is `probabilities`: logits are z·logit_scale of a single network, or the logarithm of
     an ensemble's probabilities; a network with one output z has the logits 0 and z. For regression they are
     "mean" and, of an ensemble, "std" (unbiased). Names of classes and features are JSON in the metadata.
+    The input of a table's model is the encoded vector of a row; the metadata has the encoding.
 
     Args:
         model: from `bayesbinn.format.read`.
@@ -49,14 +51,14 @@ def export_onnx(model: ModelFile, path: str | Path, *, opset: int = OLDEST_OPSET
     size = sum(array.nbytes for array in model.tensors.values())
     if size > MAX_BYTES - (1 << 24):
         raise InvalidInput(f"{size} bytes of tensors; an ONNX file can hold at most 2 GiB; export fewer networks")
-    built = _build(onnx, networks, opset)
+    built = _build(onnx, networks, opset, model.encoding)
     onnx.checker.check_model(built)
     path = Path(path)
     write_whole(path, built.SerializeToString())
     return path
 
 
-def _build(onnx: Any, networks: Networks, opset: int) -> Any:
+def _build(onnx: Any, networks: Networks, opset: int, encoding: TableEncoding | None) -> Any:
     helper, graph = onnx.helper, networks.graph
     writer = _Writer(onnx, networks)
     answers = _answers(writer)
@@ -74,6 +76,8 @@ def _build(onnx: Any, networks: Networks, opset: int) -> Any:
     result = helper.make_model(built, opset_imports=opsets, ir_version=version, producer_name="bayesbinn")
     notes: dict[str, Any] = {"task": graph.task, "networks": graph.networks, "logit_scale": graph.logit_scale}
     notes |= {key: list(names) for key, names in (("classes", graph.classes), ("features", graph.features)) if names}
+    if encoding is not None:  # the input is what `encode_rows` returns, not a raw row
+        notes |= {"input": "the encoded vector of a row", "encoding": json.loads(encoding.to_json())}
     # JSON in plain ASCII, so that no name can break a reader of the file.
     helper.set_model_props(result, {key: v if isinstance(v, str) else json.dumps(v) for key, v in notes.items()})
     return result

@@ -14,10 +14,10 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,24 @@ from safetensors.numpy import save
 from bayesbinn.errors import InvalidFile, TooMuchMemory, printable
 from bayesbinn.files import write_whole
 from bayesbinn.modelfile.bits import padding_is_zero
+from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.modelfile.graph import Graph, Node, Shape, Stored, check_graph, place
+from bayesbinn.modelfile.sections import (
+    SECTIONS,
+    Label,
+    Section,
+    check_labels,
+    labels_from,
+    labels_text,
+    section_from,
+    section_text,
+    tensor_name,
+)
+from bayesbinn.modelfile.strict_json import compact_json, strict_json
 
 KIND = "bayesbinn model"
-VERSION = 1
+VERSION = 2
+"""The highest that is read. A file is written as version 1 if it holds nothing that version 1 has not."""
 MOST_HEADER = 1 << 23
 """Bytes. The network of 65,536 layers would need about as much."""
 
@@ -51,6 +65,17 @@ class ModelFile:
     """The SHA-256 that this file states of itself, and that fits."""
     residual: float | None = None
     """Of a regression: the standard deviation of what its networks leave unexplained, in the unit of the outputs."""
+    encoding: TableEncoding | None = None
+    """How the rows of a table become the network's inputs."""
+    labels: tuple[Label, ...] | None = None
+    """The classes' labels as the training data had them, text, numbers or true/false, in the order of the outputs."""
+    sections: dict[str, Section] = field(default_factory=dict)
+    """Statistics of the trained network, by the names in `SECTIONS`."""
+
+    @property
+    def version(self) -> int:
+        """Of the format that it needs."""
+        return 1 if self.encoding is None and self.labels is None and not self.sections else 2
 
 
 # ---- writing --------------------------------------------------------------------------------------
@@ -64,16 +89,22 @@ def write(path: str | Path, model: ModelFile) -> None:
 def to_bytes(model: ModelFile) -> bytearray:
     """The content of a model file. What a reader would refuse is refused here."""
     tensors = {name: np.ascontiguousarray(array) for name, array in model.tensors.items()}
-    check_model(ModelFile(model.graph, tensors))
+    check_model(replace(model, tensors=tensors))
     metadata = {
         "format": KIND,
-        "version": str(VERSION),
-        "graph": json.dumps(_document(model.graph), separators=(",", ":"), ensure_ascii=False, allow_nan=False),
+        "version": str(model.version),
+        **_optional_metadata(model),
+        "graph": compact_json(_document(model.graph)),
         "checksum": _NO_DIGITS,
     }
     if model.residual is not None:
         metadata["residual"] = json.dumps(float(model.residual))
         _check_residual(model.residual, model.graph.task)
+    tensors |= {
+        tensor_name(name, key): np.ascontiguousarray(array)
+        for name, section in model.sections.items()
+        for key, array in section.tensors.items()
+    }
     # safetensors writes metadata in an order that changes from run to run; here one model gives one file, always.
     plain = save(tensors)
     length = int.from_bytes(plain[:8], "little")
@@ -86,6 +117,13 @@ def to_bytes(model: ModelFile) -> bytearray:
     start = _place_of_digits(text, _NO_DIGITS)
     content[start : start + 64] = hashlib.sha256(content).hexdigest().encode()
     return content
+
+
+def _optional_metadata(model: ModelFile) -> dict[str, str]:
+    """What only version 2 has."""
+    found = {} if model.encoding is None else {"encoding": model.encoding.to_json()}
+    found |= {} if model.labels is None else {"labels": labels_text(model.labels)}
+    return found | {name: section_text(model.sections[name]) for name in SECTIONS if name in model.sections}
 
 
 def _document(graph: Graph) -> dict[str, Any]:
@@ -149,7 +187,7 @@ def _read(file: io.BufferedReader, max_bytes: int | None) -> ModelFile:
     _require(length <= MOST_HEADER, f"a header of {length} bytes, {MOST_HEADER} are allowed; it is no model file")
     _require(length <= size - 8, f"it is cut off: {size} bytes, the header alone needs {length + 8}")
     text = bytes(_exactly(file, length))
-    header = _strict_json(text, "the header")
+    header = strict_json(text, "the header")
     metadata = header.pop("__metadata__", None)
     _require(isinstance(metadata, dict) and metadata.get("format") == KIND, f"it is no {KIND}; write one with bb.pack")
     _check_version(metadata.get("version"))
@@ -163,11 +201,19 @@ def _read(file: io.BufferedReader, max_bytes: int | None) -> ModelFile:
     _require(isinstance(graph, str), "its metadata has no graph")
     _require(_strings(list(metadata.values())), "its metadata must be strings")
     tensors = {name: _tensor(data, entry) for name, entry in header.items()}
-    parsed = _parsed_graph(_strict_json(graph, "the graph"))
+    parsed = _parsed_graph(strict_json(graph, "the graph"))
     residual = _strict_number(metadata["residual"]) if "residual" in metadata else None
     if residual is not None:
         _check_residual(residual, parsed.task)
-    return ModelFile(parsed, tensors, size, digits, residual)
+    model = ModelFile(parsed, tensors, size, digits, residual)
+    if metadata["version"] == "1":
+        return model
+    if "encoding" in metadata:
+        model.encoding = TableEncoding.from_json(metadata["encoding"])
+    if "labels" in metadata:
+        model.labels = labels_from(metadata["labels"])
+    model.sections = {name: section_from(name, metadata[name], tensors) for name in SECTIONS if name in metadata}
+    return model
 
 
 def _strict_number(text: str) -> float:
@@ -247,40 +293,6 @@ def _place_of_digits(header: bytes, digits: str) -> int:
 # ---- the graph as JSON ------------------------------------------------------------------------------
 
 
-def _strict_json(text: bytes | str, what: str) -> dict[str, Any]:
-    """An object, without what JSON leaves open: repeated keys, NaN, endless numbers, broken Unicode."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        _require(len(found) == len(pairs), f"{what} has the same key twice")
-        return found
-
-    def no_constant(name: str) -> NoReturn:
-        raise InvalidFile(f"{what} has {name} for a number")
-
-    def whole(digits: str) -> int:
-        _require(len(digits) <= 18, f"{what} has a number of {len(digits)} digits")
-        return int(digits)
-
-    try:
-        document = json.loads(
-            text.decode() if isinstance(text, bytes) else text,
-            object_pairs_hook=unique,
-            parse_constant=no_constant,
-            parse_int=whole,
-        )
-        # Half a surrogate pair could not even be printed.
-        json.dumps(document, ensure_ascii=False).encode()
-    except InvalidFile:
-        raise
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise InvalidFile(f"{what} is no JSON ({reason}): the file is damaged or of another kind") from None
-    _require(isinstance(document, dict), f"{what} is no JSON object")
-    found: dict[str, Any] = document
-    return found
-
-
 def _parsed_graph(document: dict[str, Any]) -> Graph:
     _require(set(document) == _GRAPH_KEYS, f"the graph has the keys {sorted(document)}, not {sorted(_GRAPH_KEYS)}")
     for key in ("classes", "features"):
@@ -327,8 +339,18 @@ def shapes(model: ModelFile) -> list[Shape]:
 
 
 def check_model(model: ModelFile) -> None:
-    """The graph against its tensors, and the tensors' values."""
+    """The graph against its tensors, the tensors' values, and what else the file holds against the graph."""
     shapes(model)
+    if model.encoding is not None:
+        width, shape = model.encoding.width, model.graph.input_shape
+        _require(shape == (width,), f"an encoding of {width} codes for inputs of shape {shape}")
+        _require(not model.graph.features, "a file with an encoding has no other names of columns")
+    if model.labels is not None:
+        check_labels(model.labels, model.graph.classes)
+    for name, section in model.sections.items():
+        _require(name in SECTIONS, f"there is no section {name!r}; there are {', '.join(SECTIONS)}")
+        clash = [key for key in section.tensors if tensor_name(name, key) in model.tensors]
+        _require(not clash, f"the section {name}: a node has a tensor of the same name")
     used = set()
     checked = set()  # many nodes may share a tensor
     for index, node in enumerate(model.graph.nodes):

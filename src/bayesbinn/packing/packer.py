@@ -16,7 +16,9 @@ from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.modelfile import container as model_file
 from bayesbinn.modelfile.bits import pack_rows
 from bayesbinn.modelfile.container import ModelFile
+from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.modelfile.graph import Graph, Node, Task
+from bayesbinn.modelfile.sections import Label, Section
 from bayesbinn.packing.trace import Captured, capture
 from bayesbinn.posterior import BernoulliPosterior, LogitScale, Weights
 from bayesbinn.prediction.ensemble import Ensemble
@@ -52,6 +54,9 @@ def pack(
     verify: bool = True,
     calibration: LogitScale | None = None,
     residual: float | None = None,
+    encoding: TableEncoding | None = None,
+    labels: Sequence[Label] | None = None,
+    sections: Mapping[str, Section] | None = None,
 ) -> ModelFile:
     """Write a model as a file for `bayesbinn.runtime`, and return what was written.
 
@@ -79,6 +84,9 @@ def pack(
         calibration: as in `predict`. The file's logits contain the shifts; `logit_scale` is the factor.
         residual: of a regression: the standard deviation of what its networks leave unexplained, in the unit of the
             outputs, measured on data that it was not trained on.
+        encoding: how the rows of a table become the model's inputs; with it the file takes raw rows.
+        labels: the classes' labels as the training data had them: text, numbers or true/false.
+        sections: further statistics of the trained network, by name; see docs/format.md.
 
     >>> import tempfile
     >>> model = nn.Sequential(nn.Linear(8, 3, bias=False), nn.BatchNorm1d(3))
@@ -109,7 +117,13 @@ def pack(
         packed = _with_target(packed, *target)
     if real == "float16":
         packed = _halved(packed)
-    packed = replace(packed, residual=residual)
+    packed = replace(
+        packed,
+        residual=residual,
+        encoding=encoding,
+        labels=None if labels is None else tuple(labels),
+        sections=dict(sections or {}),
+    )
     try:
         model_file.check_model(packed)
     except InvalidFile as error:

@@ -57,11 +57,18 @@ class LogitFit:
     shift: tuple[float, ...] = ()
 
 
-def fit_logits(logits: Tensor, targets: Tensor) -> LogitFit:
+def fit_logits(
+    logits: Tensor, targets: Tensor, weights: Tensor | None = None, *, centre: float | None = None
+) -> LogitFit:
     """The most probable scale and shifts for logits [samples, inputs, classes]. Deterministic.
+
+    Inputs of different `weights` count as (Σw)²/Σw² inputs in all: as many of equal weight are worth the same.
 
     If all n rows are right in every sample, no shift could mend anything, and the scale is at most that
     with a mean confidence of (n + 1)/(n + 2), Laplace's rule.
+
+    `centre` is the median of the scale's prior where it is known: 1 for networks whose last layer learned a gain
+    with the cross-entropy, whose logits have a unit already. Laplace's rule is then left out.
 
     >>> z = torch.tensor([[[-1.0, 1.0]]]).expand(1, 400, 2)
     >>> fit = fit_logits(z, (torch.arange(400) % 4 > 0).long())
@@ -69,8 +76,10 @@ def fit_logits(logits: Tensor, targets: Tensor) -> LogitFit:
     [0.25, 0.75]
     """
     z, y = logits.detach().to("cpu", torch.float64), targets.to("cpu", torch.int64)
-    problem = _Problem.of(z, y)
-    if bool((z.argmax(dim=-1) == y).all()):
+    problem = _Problem.of(z, y, weights)
+    if centre is not None:
+        problem = replace(problem, log_centre=math.log(centre))
+    if centre is None and bool((z.argmax(dim=-1) == y).all()):
         return LogitFit(_at_most_laplace(problem, problem.fit(0.0)))
     width = _chosen_width(problem) if len(y) >= FEWEST_ROWS and len(problem.shifted) > 1 else 0.0
     found = problem.fit(width)
@@ -78,6 +87,14 @@ def fit_logits(logits: Tensor, targets: Tensor) -> LogitFit:
     if width == 0.0:
         return LogitFit(scale)
     return LogitFit(scale, tuple((c / scale).tolist()))
+
+
+def _counts_of(weights: Tensor | None, rows: int) -> Tensor:
+    """Weights that sum to the number of inputs that they are worth."""
+    if weights is None:
+        return torch.ones(rows, dtype=torch.float64)
+    w = weights.detach().to("cpu", torch.float64)
+    return w * (w.sum() / w.square().sum())
 
 
 def classes_with_a_shift(targets: Tensor) -> list[int]:
@@ -145,26 +162,30 @@ class _Problem:
     logits: Tensor
     """[classes, samples, inputs]: a softmax along the first axis is several times as fast."""
     targets: Tensor
+    counts: Tensor
+    """What each input counts for; 1 without weights."""
     log_centre: float
     bounds: tuple[float, float]
     shifted: list[int]
     """The classes that may have a shift, by all rows: the same in every fold."""
 
     @staticmethod
-    def of(z: Tensor, y: Tensor) -> _Problem:
-        right = float((z.argmax(dim=-1) == y).double().mean()) * len(y)
+    def of(z: Tensor, y: Tensor, weights: Tensor | None = None) -> _Problem:
+        counts = _counts_of(weights, len(y))
+        total = float(counts.sum())
+        right = float(((z.argmax(dim=-1) == y).double().mean(dim=0) * counts).sum())
         classes = z.shape[-1]
         # Logits that are all 0 fit any scale.
         unit = 1 / (logit_size(z) or 1.0)
-        centre = unit * expected_scale((right + 1) / (len(y) + classes), classes)
+        centre = unit * expected_scale((right + 1) / (total + classes), classes)
         low, high = SCALE_BOUNDS
         first = z.permute(2, 0, 1).contiguous()
         bounds = math.log(unit * low), math.log(unit * high)
-        return _Problem(first, y, math.log(centre), bounds, classes_with_a_shift(y))
+        return _Problem(first, y, counts, math.log(centre), bounds, classes_with_a_shift(y))
 
     def rows(self, chosen: Tensor) -> _Problem:
         """The same problem on some rows, with the same prior of the scale."""
-        return replace(self, logits=self.logits[:, :, chosen], targets=self.targets[chosen])
+        return replace(self, logits=self.logits[:, :, chosen], targets=self.targets[chosen], counts=self.counts[chosen])
 
     def fit(self, width: float, start: Tensor | None = None) -> Tensor:
         """Where NLL − log prior is least, for shifts of this prior width: Fisher scoring with halved steps."""
@@ -213,7 +234,7 @@ class _Problem:
         result[0, 0] = LOG_SCALE_DEVIATION**-2
         if width:
             # A fold may lack a class that has a shift.
-            counts = torch.bincount(self.targets, minlength=len(self.logits)).double().clamp(min=1)[self.shifted]
+            counts = torch.bincount(self.targets, self.counts, len(self.logits)).clamp(min=1)[self.shifted]
             each = (counts + ROWS_OF_A_CLASS) / (width**2 * counts)
             index = torch.tensor(self.shifted) + 1
             result[index.unsqueeze(1), index] = each.diag() - torch.outer(each, each) / each.sum()
@@ -242,7 +263,7 @@ class _Problem:
         log_p = self._log_p(parameters)
         picked = _picked(log_p, self.targets)
         mean = _log_mean(picked)
-        share = (picked - mean).exp() / len(picked)
+        share = (picked - mean).exp() * (self.counts / len(picked))
         p = log_p.exp_().flatten(1)
         by_t = self.logits.flatten(1) * math.exp(float(parameters[0]))
         weighted = p * share.flatten()
@@ -260,7 +281,7 @@ class _Problem:
         slope = torch.empty(size, dtype=torch.float64)
         slope[0] = share_of_row @ expected - (share * true).sum()
         slope[1:] = counts - torch.bincount(self.targets, weights=share.sum(dim=0), minlength=len(p))
-        return -float(mean.sum()), slope, curvature
+        return -float((mean * self.counts).sum()), slope, curvature
 
     def _best_of_a_scan(self, points: int = 9) -> Tensor:
         """A start without shifts: the NLL of a mean over samples may have several minima along the scale."""
@@ -268,7 +289,7 @@ class _Problem:
         none = torch.zeros(len(self.logits), dtype=torch.float64)
         grid = [*torch.linspace(*self.bounds, points).tolist(), self.log_centre]
         starts = [torch.cat([none.new_tensor([t]), none]) for t in grid]
-        return min(starts, key=lambda start: float(sub.nll_of_rows(start).sum()))
+        return min(starts, key=lambda start: float(sub.nll_of_rows(start) @ sub.counts))
 
 
 def _picked(log_p: Tensor, targets: Tensor) -> Tensor:
@@ -282,7 +303,7 @@ def _log_mean(log_p: Tensor) -> Tensor:
 
 def _at_most_laplace(problem: _Problem, found: Tensor) -> float:
     """The fitted scale, or the smaller one with the mean confidence (n + 1)/(n + 2)."""
-    n = len(problem.targets)
+    n = float(problem.counts.sum())
     goal = (n + 1) / (n + 2)
     low, high = problem.bounds[0], float(found[0])
     logits = problem.logits.permute(1, 2, 0)
@@ -305,7 +326,7 @@ def _chosen_width(problem: _Problem) -> float:
     chosen, scores = WIDTHS[0], _held_out(problem, fold, WIDTHS[0])
     for width in WIDTHS[1:]:
         wider = _held_out(problem, fold, width)
-        better = scores - wider
+        better = (scores - wider) * problem.counts
         if float(better.mean()) > 2 * float(better.std()) / math.sqrt(len(better)):
             chosen, scores = width, wider
     return chosen

@@ -18,6 +18,7 @@ from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.config import Experiment, MethodSettings, TrainingSettings
 from bayesbinn.methods import get_method
 from bayesbinn.methods.contract import BinaryOptimizer
+from bayesbinn.runs.own_model import build_own, is_own
 from bayesbinn.train.loop import (
     Loss,
 )
@@ -53,8 +54,10 @@ def check_batch_size(experiment: Experiment, model: nn.Module) -> None:
         )
 
 
-def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:
+def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Module:
     """The experiment's network, fitted to the data's shape and classes."""
+    if is_own(experiment.model.name):
+        return build_own(experiment.model.name, dataset)
     return models.fitted(experiment.model.name, experiment.model, dataset)
 
 

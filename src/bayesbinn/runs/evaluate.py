@@ -156,7 +156,15 @@ def predict_file(
         raise InvalidInput(f"--out {out}: .csv, .parquet or .json is allowed")
     trained = load_network(folder, epoch, data_dir)
     card = trained.card
-    x, names = data_sets.load_inputs(inputs, card.input_shape, features=card.columns)
+    about_columns: list[str] = []
+    x, names = data_sets.load_inputs(
+        inputs,
+        card.input_shape,
+        features=card.columns,
+        encoding=card.table_encoding,
+        notes=about_columns,
+        label=card.label,
+    )
     x = card.normaliser(_as_stored(x, card, inputs))
     given, about_labels = given_targets(inputs, card, names)
     calibration, notes = _calibration(trained, fit_scale, data_dir)
@@ -175,7 +183,7 @@ def predict_file(
             columns[key] = getattr(prediction, key).tolist()
     _write_columns(out, columns)
     scores = {} if given is None else _scores_of(prediction, given, card)
-    return Predicted(len(x), trained.epoch, scores, (*notes, *about_labels))
+    return Predicted(len(x), trained.epoch, scores, (*notes, *about_columns, *about_labels))
 
 
 def _regression_columns(

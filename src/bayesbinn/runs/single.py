@@ -92,8 +92,8 @@ class Run(Trainer):
         """
         with owned(folder) as writable:
             place = writable.path
-            ranks.decided(lambda: refuse_other_source(experiment, place))
-            dataset = load_data(experiment, data_dir)
+            wanted = ranks.decided(lambda: refuse_other_source(experiment, place))
+            dataset = load_data(wanted, data_dir)
             here = card_of(experiment, dataset)
             # The data first: settings chosen for them, such as the number of epochs, change with them.
             card, notes = ranks.decided(lambda: refuse_other_data(here, place))

@@ -54,7 +54,7 @@ def open_run(experiment: Experiment, folder: RunFolder | Path, data_dir: Path | 
     """
     with owned(folder) as writable:
         place = writable.path
-        refuse_other_source(experiment, place)
+        experiment = refuse_other_source(experiment, place)
         dataset = load_data(experiment, data_dir)
         # The data first: settings chosen for them, such as the number of epochs, change with them.
         card, notes = refuse_other_data(card_of(experiment, dataset), place)

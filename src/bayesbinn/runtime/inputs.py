@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.modelfile.graph import Graph
+from bayesbinn.runtime.tables import check_names, encode_file
 
 SUFFIXES = (".npy", ".npz", ".csv", ".tsv")
 
@@ -22,11 +23,14 @@ SUFFIXES = (".npy", ".npz", ".csv", ".tsv")
 _NUMBER = re.compile(r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 
 
-def load_inputs(path: Path, graph: Graph, notes: list[str]) -> NDArray[np.float32]:
+def load_inputs(
+    path: Path, graph: Graph, notes: list[str], encoding: TableEncoding | None = None
+) -> NDArray[np.float32]:
     """[batch, *input_shape] from a file: a .npy array, the array `x` (or the only one) of a .npz, or a table.
 
     A table has a row for each example. If its first line names the columns, those that the model was
-    trained on are taken by name. What had to be assumed is added to `notes`.
+    trained on are taken by name. With an `encoding` a table may hold whatever the training table held; an array
+    has its columns in the model's order, or the codes. What had to be assumed is added to `notes`.
     """
     try:
         is_file, is_folder, there = path.is_file(), path.is_dir(), path.exists()
@@ -42,14 +46,18 @@ def load_inputs(path: Path, graph: Graph, notes: list[str]) -> NDArray[np.float3
     kind = path.suffix.lower()
     if kind in (".npy", ".npz"):
         array = _array(path)
+        if encoding is not None:
+            _need_rows(path, array)
+            return encoding.encode_array(array, str(path))
+    elif kind in (".csv", ".tsv") and encoding is not None:
+        return encode_file(path, encoding, notes)
     elif kind in (".csv", ".tsv"):
         array = _table(path, graph.features, "\t" if kind == ".tsv" else ",", notes)
     else:
         raise InvalidInput(f"{path}: {', '.join(SUFFIXES)} files can be read")
     if array.dtype.kind not in "biuf":
         raise InvalidFile(f"{path}: an array of {array.dtype}; numbers are needed")
-    if array.ndim == 0 or len(array) == 0:
-        raise InvalidFile(f"{path}: no example in it")
+    _need_rows(path, array)
     array = _in_shape(path, array, graph.input_shape)
     with np.errstate(over="ignore"):  # found below
         inputs = array.astype(np.float32).reshape(-1, *graph.input_shape)
@@ -57,6 +65,11 @@ def load_inputs(path: Path, graph: Graph, notes: list[str]) -> NDArray[np.float3
     if lost.any():
         raise InvalidFile(f"{path}: example {lost.argmax()} holds NaN, infinity or a number beyond float32")
     return inputs
+
+
+def _need_rows(path: Path, array: NDArray[Any]) -> None:
+    if array.ndim == 0 or len(array) == 0:
+        raise InvalidFile(f"{path}: no example in it")
 
 
 def are_pixels(inputs: NDArray[np.float32]) -> bool:
@@ -159,10 +172,7 @@ def _unnamed_columns(path: Path, first: list[str], features: tuple[str, ...], no
 
 def _columns(path: Path, header: list[str], features: tuple[str, ...]) -> list[int]:
     """The columns that the model was trained on, by name; all for a model without names, but for row numbers."""
-    twice = sorted(name for name, count in Counter(header).items() if count > 1)
-    if twice or "" in header[1:]:
-        what = f"two columns are called {twice[0]!r}" if twice else f"column {header.index('', 1) + 1} has no name"
-        raise InvalidFile(f"{path}: {what}: the first line must give every column a name of its own")
+    check_names(path, header)
     for name in features:
         if name not in header:
             raise InvalidInput(f"{path}: no column {name!r}, which the model was trained on.{nearest(name, header)}")

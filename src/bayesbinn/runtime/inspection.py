@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def inspect(path: Path) -> dict[str, Any]:
     return {
         "file": str(path),
         "bytes": model.size,
-        "version": model_file.VERSION,
+        "version": model.version,
         "checksum": model.checksum,
         "task": model.graph.task,
         "networks": model.graph.networks,
@@ -49,6 +50,7 @@ def inspect(path: Path) -> dict[str, Any]:
         "output_shape": list(shapes[-1]),
         "logit_scale": model.graph.logit_scale,
         "classes": list(model.graph.classes),
+        "columns": [] if model.encoding is None else json.loads(model.encoding.to_json())["columns"],
         "weights": weights,
         "float32_bytes": float32_bytes,
         "times_smaller": float32_bytes / model.size,
@@ -86,4 +88,7 @@ def table(facts: dict[str, Any]) -> str:
     ]
     if facts["classes"]:
         summary.append(f"classes {', '.join(map(printable, facts['classes']))}")
+    if facts["columns"]:
+        columns = (f"{printable(column['name'])} ({column['kind']})" for column in facts["columns"])
+        summary.append(f"columns {', '.join(columns)}")
     return "\n".join([*lines, "", *summary])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -25,10 +25,12 @@ from bayesbinn.runtime.prediction import (
     joined,
     mean_and_deviation,
     mean_logits,
+    mean_probabilities,
     two_classes,
 )
 
 Activations = Literal["exact", "int8"]
+Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 Backend = Literal["auto", "native", "reference"]
 _STRIP_BYTES = 64 << 20  # of float64 arrays that are made of some rows' outputs
 
@@ -90,6 +92,9 @@ class Model:
         check_options(activations, threads, backend, max_memory)
         self.graph = file.graph
         self.residual = file.residual
+        self.encoding = file.encoding
+        self.labels = file.labels
+        self.sections = file.sections
         self.seems_to_take_pixels = _normalises_pixels(file)
         self.activations = activations
         self.threads = threads or cores()
@@ -152,13 +157,32 @@ class Model:
 
     def predict_proba(self, x: ArrayLike) -> Array:
         """[batch, classes] probabilities, averaged over the networks of an ensemble."""
-        return self.prediction(x).probabilities
+        return self._probabilities(self._checked(x))
+
+    def _probabilities(self, inputs: NDArray[np.float32]) -> Array:
+        self._need_classes()
+        return self._in_strips(inputs, mean_probabilities)
 
     def prediction(self, x: ArrayLike) -> Prediction:
         """Probabilities and their uncertainty, split into its parts as `bb.predict` does."""
         self._need_classes()
         strips = [classified(y) for y in self._strips(self._checked(x))]
         return strips[0] if len(strips) == 1 else joined(strips)
+
+    def predict_rows(self, rows: Rows) -> Array:
+        """What `predict_proba` gives (for regression, `predict`) for raw rows of the table that the model learned from.
+
+        `rows` is a list of mappings from columns to cells, such as ``[{"age": 41, "job": "nurse"}]``, or one mapping
+        from columns to their cells. A missing cell is None. Columns that the model does not know are passed over.
+        """
+        x = self.encode_rows(rows)
+        return self.predict(x) if self.graph.task == "regression" else self._probabilities(x)
+
+    def encode_rows(self, rows: Rows) -> Array:
+        """[batch, inputs] of raw rows: what the other methods take."""
+        if self.encoding is None:
+            raise InvalidUse("this model file has no table encoding: it takes arrays of numbers; use predict_proba()")
+        return self.encoding.encode(rows) if isinstance(rows, Mapping) else self.encoding.encode_rows(rows)
 
     def regression(self, x: ArrayLike) -> Regression:
         """The mean output and its standard deviation over the networks."""

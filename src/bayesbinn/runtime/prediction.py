@@ -72,6 +72,11 @@ def joined(strips: Sequence[Prediction]) -> Prediction:
     return Prediction(*(np.concatenate([getattr(s, f.name) for s in strips]) for f in fields(Prediction)))
 
 
+def mean_probabilities(logits: Array) -> Array:
+    """[networks, batch, classes] scaled logits → the `probabilities` of `classified`, to the bit."""
+    return _single(np.exp(log_probabilities(logits)).mean(axis=0))
+
+
 def mean_logits(logits: Array) -> Array:
     """[networks, batch, classes] scaled logits → the logarithms of the mean probabilities."""
     mean: Array = (np.logaddexp.reduce(log_probabilities(logits), axis=0) - np.log(len(logits))).astype(np.float32)

@@ -45,9 +45,10 @@ class Source:
     def _chosen(self, method: str | None, overrides: Mapping[str, Any]) -> tuple[Experiment, tuple[str, ...]]:
         """The choices that `bayesbinn train` would make."""
         task = overrides.get("data.task")
-        key = repr(task)  # a file may give a value that cannot be hashed
+        encode = bool(overrides.get("data.encode", True))
+        key = repr((task, encode))  # a file may give a value that cannot be hashed
         if key not in self._read:
-            self._read[key] = data_sets.load(self.name, label=self.label, task=task)
+            self._read[key] = data_sets.load(self.name, label=self.label, task=task, encode=encode)
         return choose_for_data(
             self._read[key],
             method or "bayesbinn",

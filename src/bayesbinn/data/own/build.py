@@ -14,10 +14,11 @@ from torch import Tensor
 from bayesbinn.data.dataset import Dataset, Task
 from bayesbinn.data.normalise import statistics
 from bayesbinn.data.own.labels import Values, understand
-from bayesbinn.data.splits import holdout_rows
+from bayesbinn.data.splits import Rows, holdout_rows
 from bayesbinn.errors import InvalidInput
 
 TEST_SHARE = 0.2
+MIN_EXAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,22 @@ class Examples:
 
     def __getitem__(self, rows: npt.NDArray[np.int64]) -> Examples:
         return Examples(self.inputs[torch.from_numpy(rows)], self.labels[rows])
+
+
+def check_enough(where: str, count: int) -> None:
+    """Refuse data of which no test part can be kept."""
+    if count < MIN_EXAMPLES:
+        raise InvalidInput(f"{where}: {count} examples: {MIN_EXAMPLES} or more are needed to keep some for testing")
+
+
+def hold_out(where: str, task: Task, labels: Values) -> tuple[Rows, Rows, str]:
+    """Rows to train on, rows to test on, and what to say of it: a fifth, always the same one, of every class alike."""
+    count = len(labels)
+    codes = np.unique(labels, return_inverse=True)[1] if task == "classification" else None
+    kept, held = holdout_rows(codes, count, TEST_SHARE)
+    if len(held) == 0:
+        raise InvalidInput(f"{where}: each of {count} examples has a label of its own: is this the right column?")
+    return kept, held, f"test part: {len(held)} of {count} examples, kept aside with a fixed seed"
 
 
 def build(
@@ -45,19 +62,14 @@ def build(
     for part in (train, test):
         if part is not None and len(part.inputs) != len(part.labels):
             raise InvalidInput(f"{where}: {len(part.inputs)} inputs but {len(part.labels)} labels: give one for each")
-    if len(train.inputs) < 5 and test is None:
-        raise InvalidInput(f"{where}: {len(train.inputs)} examples: 5 or more are needed to keep some for testing")
+    if test is None:
+        check_enough(where, len(train.inputs))
     labels = understand(train.labels, where, task)
     said = [*notes, labels.note]
     if test is None:
-        codes = np.unique(train.labels, return_inverse=True)[1] if labels.task == "classification" else None
-        kept, held = holdout_rows(codes, len(train.inputs), TEST_SHARE)
-        if len(held) == 0:
-            raise InvalidInput(
-                f"{where}: each of {len(kept)} examples has a label of its own: is this the right column?"
-            )
+        kept, held, note = hold_out(where, labels.task, train.labels)
         train, test = train[kept], train[held]
-        said.append(f"test part: {len(held)} of {len(held) + len(kept)} examples, kept aside with a fixed seed")
+        said.append(note)
     mean, std = statistics(train.inputs)
     targets = labels.targets(train.labels, where)
     scale = statistics(targets) if labels.task == "regression" else (0.0, 1.0)

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from bayesbinn.data.own.encoded import encode_table
 from bayesbinn.data.own.images import SUFFIXES as IMAGES
 from bayesbinn.data.own.images import is_image, read_images, stack
 from bayesbinn.data.own.labels import some
@@ -18,15 +22,26 @@ from bayesbinn.data.own.tables import SUFFIXES as TABLES
 from bayesbinn.data.own.tables import is_number, numbers_of_columns, read_table
 from bayesbinn.data.published.files import existing_path
 from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.modelfile.encoding import TableEncoding
+
+Array = NDArray[np.generic]
 
 
 def load_inputs(
-    path: str | os.PathLike[str], shape: Sequence[int], *, features: Sequence[str] = ()
+    path: str | os.PathLike[str],
+    shape: Sequence[int],
+    *,
+    features: Sequence[str] = (),
+    encoding: TableEncoding | None = None,
+    notes: list[str] | None = None,
+    label: str | None = None,
 ) -> tuple[Tensor, list[str]]:
     """Inputs [N, *shape] as stored, not yet normalised, and a name for each: its file, or its row from 0.
 
     From a table the columns `features` are taken, in that order, and others are passed over; without
-    names, all columns. From a `.npz` file the array `x` is taken, or the only one; a `.npy` file has but one.
+    names, all columns. With an `encoding` its columns are taken, and become codes; columns that training did not have
+    are named in `notes`, but for the `label`.
+    From a `.npz` file the array `x` is taken, or the only one; a `.npy` file has but one.
     Images are one file, or a folder with all its subfolders.
     """
     where = existing_path(path)
@@ -34,12 +49,13 @@ def load_inputs(
     if where.is_dir() or kind in IMAGES:
         return _images(where, tuple(shape))
     if kind in TABLES:
-        inputs = _columns(where, features)
+        inputs = _columns(where, features) if encoding is None else encode_table(where, encoding, notes, label)
     elif kind == ".npz":
         ((name, array),) = read_npz(where, to_predict_on).items()
-        inputs = inputs_of(where, name, array)
+        inputs = inputs_of(where, name, array) if encoding is None else _encoded(where, array, encoding)
     elif kind == ".npy":
-        inputs = inputs_of(where, "the array", read_npy(where))
+        array = read_npy(where)
+        inputs = inputs_of(where, "the array", array) if encoding is None else _encoded(where, array, encoding)
     else:
         raise InvalidInput(f"{where}: {', '.join(TABLES)}, .npz, .npy, an image or a folder of images can be read")
     if not _fits(tuple(inputs.shape[1:]), tuple(shape)):
@@ -47,6 +63,12 @@ def load_inputs(
             f"{where}: each example has the shape {tuple(inputs.shape[1:])}, but the model takes {tuple(shape)}"
         )
     return inputs.view(-1, *shape), [str(row) for row in range(len(inputs))]
+
+
+def _encoded(path: Path, array: Array, encoding: TableEncoding) -> Tensor:
+    if array.ndim == 0 or len(array) == 0:
+        raise InvalidFile(f"{path}: no example in it")
+    return torch.from_numpy(encoding.encode_array(array, str(path)))
 
 
 def _fits(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

@@ -143,6 +143,14 @@ def _one_line(error: Exception) -> str:
 def _examples(
     path: Path, table: Any, label: str | None, task: Task | None, *, as_text: bool = False
 ) -> tuple[list[str], Examples]:
+    features = check_label(path, table, label)
+    assert label is not None
+    labels = labels_of(path, label, table.column(label), task, as_text)
+    return features, Examples(numbers_of_columns(path, table, features), labels)
+
+
+def check_label(path: Path, table: Any, label: str | None) -> list[str]:
+    """The columns of a table but for the label, which must be there."""
     names: list[str] = table.column_names
     known = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     if label is None:
@@ -151,9 +159,8 @@ def _examples(
         raise InvalidInput(f"{path}: no column {label!r}.{nearest(label, names)} There are {known}")
     features = [name for name in names if name != label]
     if not features:
-        raise InvalidInput(f"{path}: {label!r} is the only column: at least one column of numbers is needed beside it")
-    labels = _labels(path, label, table.column(label), task, as_text)
-    return features, Examples(numbers_of_columns(path, table, features), labels)
+        raise InvalidInput(f"{path}: {label!r} is the only column: at least one other is needed to predict it from")
+    return features
 
 
 def numbers_of_columns(path: Path, table: Any, names: list[str]) -> Tensor:
@@ -198,7 +205,7 @@ def _numbers_of(path: Path, names: list[str], columns: list[Any]) -> npt.NDArray
     return numbers
 
 
-def _labels(path: Path, name: str, column: Any, task: Task | None, as_text: bool) -> Values:
+def labels_of(path: Path, name: str, column: Any, task: Task | None, as_text: bool) -> Values:
     """Numbers if every cell is one, otherwise text; no cell may be empty.
 
     Names of classes such as 01 and 1, or whole numbers too large to be told apart, stay text too; with `as_text`

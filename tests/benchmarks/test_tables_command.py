@@ -18,7 +18,7 @@ from tests.helpers.places import ROOT
 
 @pytest.fixture(scope="module")
 def tables() -> ModuleType:
-    path = ROOT / "benchmarks" / "tables.py"
+    path = ROOT / "benchmarks" / "tables_command.py"
     spec = importlib.util.spec_from_file_location("tables_benchmark", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,0 +1,212 @@
+"""What kind of column some cells make (numbers, categories, true/false, dates), and how often each value occurs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesbinn.errors import InvalidInput
+from bayesbinn.modelfile.cells import (
+    NotOfItsKind,
+    category_of,
+    is_missing,
+    is_true_or_false,
+    number_of,
+    seconds_of_array,
+    seconds_of_text,
+    seconds_reader,
+)
+from bayesbinn.modelfile.columns import DateOrder
+
+Kind = Literal["number", "category", "boolean", "date"]
+Floats = NDArray[np.float64]
+
+# 007 is a name: as a number it would lose its zeros.
+_LEADING_ZERO = re.compile(r"[+-]?0[0-9]", re.ASCII)
+_NUMBERS = (int, float, np.integer, np.floating, Decimal)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The distinct values of a column, ascending, and how many rows have each; missing cells are counted apart."""
+
+    kind: Kind
+    values: NDArray[Any]
+    """Numbers, seconds since 1970, 0 and 1, or names."""
+    weights: Floats
+    missing: float
+    order: DateOrder = "ymd"
+
+    @property
+    def total(self) -> float:
+        """Rows that have a value."""
+        return float(self.weights.sum())
+
+
+def read_cells(name: str, values: Any, weights: Floats | None) -> Cells:
+    """Look at a column: NumPy's, pandas' and polars' types say what it is, of other cells their text does.
+
+    >>> read_cells("x", ["1", "2.5", "NA", "1"], None)
+    Cells(kind='number', values=array([1. , 2.5]), weights=array([2., 1.]), missing=1.0, order='ymd')
+    """
+    declared = str(getattr(values, "dtype", "")).lower()
+    is_category = declared.startswith(("category", "categorical", "enum"))
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.ma.filled(values.astype(object), None)
+    array = values if isinstance(values, (list, tuple)) else np.asarray(values)
+    if isinstance(array, np.ndarray):
+        if array.ndim != 1:
+            raise InvalidInput(f"column {name!r} has the shape {array.shape}: one cell for each row is needed")
+        if array.dtype.kind in "iufbM" and not is_category:
+            return _of_array(name, array, weights)
+        if array.dtype.kind in "cVm":
+            raise InvalidInput(f"column {name!r} holds {array.dtype}: numbers, text, true/false or dates are needed")
+        array = array.tolist() if array.dtype.kind != "M" else list(array)
+    return _of_objects(name, array, weights, is_category)
+
+
+def _of_array(name: str, array: NDArray[Any], weights: Floats | None) -> Cells:
+    kind: Kind = "boolean" if array.dtype.kind == "b" else "date" if array.dtype.kind == "M" else "number"
+    numbers = seconds_of_array(array) if kind == "date" else array.astype(np.float64)
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        row = int(infinite.argmax())
+        raise InvalidInput(
+            f"column {name!r} is infinite in row {row + 1}: correct the cell, or leave it empty if it is missing"
+        )
+    return _counted(kind, numbers, weights)
+
+
+def _counted(kind: Kind, numbers: Floats, weights: Floats | None, order: DateOrder = "ymd") -> Cells:
+    lost = np.isnan(numbers)
+    if weights is not None:
+        used = weights > 0
+        missing = float(np.sort(weights[lost & used]).sum())
+        numbers, weights = numbers[used & ~lost], weights[used & ~lost]
+    else:
+        missing = float(lost.sum())
+        numbers = numbers[~lost]
+    numbers = numbers + 0.0  # -0 is 0
+    values, which = np.unique(numbers, return_inverse=True)
+    return Cells(kind, values, _sums(which, len(values), weights), missing, order)
+
+
+def _sums(which: NDArray[np.intp], count: int, weights: Floats | None) -> Floats:
+    """Weights by value, added in an order that does not depend on that of the rows."""
+    if weights is None:
+        return np.bincount(which, minlength=count).astype(np.float64)
+    order = np.lexsort((weights, which))
+    return np.bincount(which[order], weights[order], minlength=count).astype(np.float64)
+
+
+def _of_objects(name: str, cells: Sequence[Any], weights: Floats | None, is_category: bool) -> Cells:
+    """Cells of any type: each distinct one is looked at once."""
+    distinct: dict[Any, int] = {}
+    which = np.empty(len(cells), np.intp)
+    for row, cell in enumerate(cells):
+        key = (type(cell), cell) if type(cell) is not str else cell
+        try:
+            which[row] = distinct.setdefault(key, len(distinct))
+        except TypeError:
+            raise InvalidInput(
+                f"column {name!r} holds {type(cell).__name__} in row {row + 1}: numbers, text, true/false or dates "
+                "are needed"
+            ) from None
+    counted = np.ones(len(distinct), bool) if weights is None else np.bincount(which, weights, len(distinct)) > 0
+    found = [key if type(key) is str else key[1] for key in distinct]
+    there = [cell for cell, counts in zip(found, counted, strict=True) if counts and not is_missing(cell)]
+    kind: Kind = "category"
+    order: DateOrder = "ymd"
+    if not is_category:
+        kind, order = _kind_of(name, there)
+    if kind == "category":
+        return _names(found, which, weights)
+    read = {"number": number_of, "boolean": _zero_or_one, "date": seconds_reader(order)}[kind]
+    numbers = np.full(len(found), np.nan)
+    for place, cell in enumerate(found):
+        if counted[place] and not is_missing(cell):
+            numbers[place] = read(cell)
+    return _counted(kind, numbers[which], weights, order)
+
+
+def _names(found: list[Any], which: NDArray[np.intp], weights: Floats | None) -> Cells:
+    names = [category_of(cell) for cell in found]
+    places = {name: place for place, name in enumerate(sorted({name for name in names if name is not None}))}
+    code = np.array([-1 if name is None else places[name] for name in names], np.intp)[which]
+    lost = code < 0
+    sums = _sums(code[~lost], len(places), None if weights is None else weights[~lost])
+    missing = float(lost.sum()) if weights is None else float(np.sort(weights[lost]).sum())
+    there = sums > 0
+    return Cells("category", np.array(list(places), object)[there], sums[there], missing)
+
+
+def _kind_of(name: str, there: list[Any]) -> tuple[Kind, DateOrder]:
+    """The kind of distinct cells, none of which is missing."""
+    if not there:
+        return "category", "ymd"
+    if all(isinstance(cell, (bool, np.bool_)) for cell in there):
+        return "boolean", "ymd"
+    if all(isinstance(cell, _NUMBERS) for cell in there):
+        _refuse_infinite(name, there)
+        return "number", "ymd"
+    if all(isinstance(cell, str) for cell in there):
+        if all(map(is_true_or_false, there)):
+            return "boolean", "ymd"
+        if all(map(_is_number, there)):
+            _refuse_infinite(name, there)
+            return "number", "ymd"
+    for order in get_args(DateOrder):
+        if _are_dates(there, order):
+            return "date", order
+    return "category", "ymd"
+
+
+def _refuse_infinite(name: str, there: list[Any]) -> None:
+    for cell in there:
+        try:
+            number_of(cell)
+        except NotOfItsKind:
+            raise InvalidInput(
+                f"column {name!r} holds {cell!r}: a finite number is needed; correct the cell or leave it empty"
+            ) from None
+
+
+def _is_number(text: str) -> bool:
+    """Whether text is a number, infinite ones too, which are refused with a message of their own."""
+    plain = text.strip()
+    if plain.lower().lstrip("+-") in ("inf", "infinity"):
+        return True
+    if _LEADING_ZERO.match(plain):
+        return False
+    try:
+        number_of(plain)
+    except NotOfItsKind:
+        return "e" in plain.lower() and _overflows(plain)
+    return True
+
+
+def _overflows(text: str) -> bool:
+    try:
+        return "_" not in text and np.isinf(float(text))
+    except ValueError:
+        return False
+
+
+def _are_dates(cells: list[Any], order: DateOrder) -> bool:
+    read = seconds_reader(order)
+    try:
+        for cell in cells:
+            seconds_of_text(cell, order) if isinstance(cell, str) else read(cell)
+    except (NotOfItsKind, TypeError):
+        return False
+    return True
+
+
+def _zero_or_one(cell: Any) -> float:
+    return float(cell.strip().lower() == "true") if isinstance(cell, str) else float(cell)

@@ -1,0 +1,191 @@
+"""The cells of a table as numbers: text, numbers, true and false, dates, and what stands for a missing cell.
+
+Every function takes one cell and returns NaN for a missing one. Cells come from CSV files (all text), from Python
+(None, datetime), from NumPy, pandas and polars; none of these is imported here but NumPy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from math import isfinite, isinf, nan
+from typing import Any
+
+import numpy as np
+
+from bayesbinn.errors import InvalidInput
+from bayesbinn.modelfile.columns import DateOrder
+
+MISSING = frozenset(
+    {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"}
+    | {"NULL", "NaN", "None", "n/a", "nan", "null", "NaT", "?"}
+)
+"""Text that stands for a missing cell: what pandas takes for it when it reads a file, and a question mark."""
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
+_TIME = r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
+_YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})" + _TIME, re.ASCII)
+_YEAR_LAST = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})" + _TIME, re.ASCII)
+_EPOCH = datetime(1970, 1, 1)
+_TRUE = frozenset({"true", "t", "yes", "y", "1", "1.0"})
+_FALSE = frozenset({"false", "f", "no", "n", "0", "0.0"})
+
+
+class NotOfItsKind(InvalidInput):
+    """A cell that is not what its column holds; the text says what is needed."""
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell is not there: None, NaN, NaT, pandas' NA, or text that stands for it.
+
+    >>> is_missing(" "), is_missing("NA"), is_missing(float("nan")), is_missing(0)
+    (True, True, True, False)
+    """
+    if cell is None:
+        return True
+    if isinstance(cell, str):
+        return cell.strip() in MISSING
+    try:
+        return bool(cell != cell)
+    except (TypeError, ValueError):  # pandas' NA says neither yes nor no
+        return type(cell).__name__ == "NAType"
+
+
+def number_of(cell: Any) -> float:
+    """A number, as text or as itself.
+
+    >>> number_of("1e3"), number_of(True), number_of("NA")
+    (1000.0, 1.0, nan)
+    """
+    kind = type(cell)
+    if kind is float or kind is int:
+        return _finite(cell)
+    if isinstance(cell, str):
+        text = cell.strip()
+        if _NUMBER.fullmatch(text):
+            return _finite(text)
+        if text in MISSING:
+            return nan
+        raise NotOfItsKind("a number is needed")
+    if is_missing(cell):
+        return nan
+    if isinstance(cell, (date, np.datetime64, timedelta, np.timedelta64, complex, bytes)):
+        raise NotOfItsKind("a number is needed")
+    return _finite(cell)
+
+
+def _finite(cell: Any) -> float:
+    try:
+        number = float(cell)
+    except (TypeError, ValueError, OverflowError):
+        raise NotOfItsKind("a number is needed") from None
+    if isinf(number):
+        raise NotOfItsKind("a finite number is needed")
+    return number
+
+
+def boolean_of(cell: Any) -> float:
+    """1 or 0: true, yes, 1 and so on.
+
+    >>> boolean_of("Yes"), boolean_of(False), boolean_of(None)
+    (1.0, 0.0, nan)
+    """
+    if cell is True or cell is False:
+        return float(cell)
+    if is_missing(cell):
+        return nan
+    text = str(cell).strip().lower()
+    if text in _TRUE:
+        return 1.0
+    if text in _FALSE:
+        return 0.0
+    raise NotOfItsKind("true or false is needed")
+
+
+def is_true_or_false(text: str) -> bool:
+    """Whether text in a file says true or false outright; yes and no are categories like others."""
+    return text.strip().lower() in ("true", "false")
+
+
+def category_of(cell: Any) -> str | None:
+    """A category's name: text without spaces around it, a whole number without a decimal point; None if missing.
+
+    >>> category_of(" nurse "), category_of(3.0), category_of(True), category_of("")
+    ('nurse', '3', 'True', None)
+    """
+    if isinstance(cell, str):
+        text = cell.strip()
+        return None if text in MISSING else text
+    if is_missing(cell):
+        return None
+    if isinstance(cell, (float, np.floating)) and isfinite(cell) and cell == int(cell):
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def seconds_reader(order: DateOrder) -> Callable[[Any], float]:
+    """A function from a cell to seconds since 1970.
+
+    >>> seconds_reader("dmy")("2.1.1970"), seconds_reader("mdy")("1/2/1970 00:01"), seconds_reader("dmy")("1970-01-02")
+    (86400.0, 86460.0, 86400.0)
+    """
+
+    def seconds(cell: Any) -> float:
+        if isinstance(cell, str):
+            return nan if cell.strip() in MISSING else seconds_of_text(cell, order)
+        if is_missing(cell):
+            return nan
+        if isinstance(cell, datetime):
+            return _seconds(cell)
+        if isinstance(cell, date):
+            return (cell - _EPOCH.date()).days * 86400.0
+        if isinstance(cell, np.datetime64):
+            return float(seconds_of_array(np.array([cell]))[0])
+        raise NotOfItsKind("a date is needed, such as 2024-01-31")
+
+    return seconds
+
+
+def seconds_of_array(dates: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """NumPy's dates as seconds since 1970; NaT is NaN."""
+    lost = np.isnat(dates)
+    micro = dates.astype("datetime64[us]").astype(np.int64)
+    return np.where(lost, nan, micro / 1e6)
+
+
+def seconds_of_text(text: str, order: DateOrder) -> float:
+    """A date as text: the year first, or last with the day or the month in front, and a time if there is one."""
+    found = _YEAR_FIRST.fullmatch(text.strip())
+    if found:
+        year, _, month, day, *time = found.groups()
+    else:
+        found = _YEAR_LAST.fullmatch(text.strip()) if order != "ymd" else None
+        if not found:
+            raise NotOfItsKind(f"a date is needed, such as {_EXAMPLE[order]}")
+        first, _, second, year, *time = found.groups()
+        day, month = (first, second) if order == "dmy" else (second, first)
+    hour, minute, second, fraction, zone = time
+    try:
+        parts = [int(part or 0) for part in (year, month, day, hour, minute, second)]
+        moment = datetime(*parts, microsecond=int((fraction or "0").ljust(6, "0")[:6]))  # type: ignore[arg-type,misc]
+    except ValueError:
+        raise NotOfItsKind(f"a date is needed, such as {_EXAMPLE[order]}") from None
+    return _seconds(moment) - _offset(zone)
+
+
+_EXAMPLE = {"ymd": "2024-01-31", "dmy": "31.1.2024", "mdy": "1/31/2024"}
+
+
+def _offset(zone: str | None) -> float:
+    if zone in (None, "Z", "UTC"):
+        return 0.0
+    assert zone is not None
+    digits = zone[1:].replace(":", "")
+    return (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * (-1.0 if zone[0] == "-" else 1.0)
+
+
+def _seconds(moment: datetime) -> float:
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return (moment - _EPOCH) / timedelta(seconds=1)

@@ -1,0 +1,160 @@
+"""Runs an encoding: columns of cells in, codes out. Prepared once, so that a single row takes some microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesbinn.errors import InvalidInput
+from bayesbinn.modelfile.cells import NotOfItsKind, boolean_of, category_of, number_of, seconds_of_array, seconds_reader
+from bayesbinn.modelfile.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn
+from bayesbinn.modelfile.formulas import formula_of
+
+Codes = NDArray[np.float32]
+Numbers = NDArray[np.float64]
+_STRIP = 1 << 14
+"""Rows whose codes are computed at once, in float64."""
+
+
+class InvalidCell(InvalidInput):
+    """A cell that is not what its column holds."""
+
+    def __init__(self, what: str, row: int, needed: str) -> None:
+        self.what, self.row, self.needed = what, row, needed
+        super().__init__(self.in_row(row))
+
+    def in_row(self, row: int) -> str:
+        """The message for a row, counted from 0, of a larger table that these rows were taken from."""
+        return f"{self.what} in row {row + 1}: {self.needed}"
+
+
+class Encoder:
+    """Cells of columns to codes.
+
+    There are two ways, for many rows (column by column, in NumPy) and for one (plain Python, which starts faster). Both
+    compute the same expressions in float64, so their codes are the same bits.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self.width = sum(column.width for column in columns)
+        self._readers = [_reader(column) for column in columns]
+        self._formulas = [formula_of(column) for column in columns]
+        self._starts = [0, *np.cumsum([column.width for column in columns])[:-1].tolist()]
+
+    def encode(self, cells: Iterable[Any]) -> Codes:
+        """[rows, width] of columns of cells, which are read one after the other."""
+        codes: Codes | None = None
+        for index, values in enumerate(cells):
+            numbers, start = self._read(index, values), self._starts[index]
+            if codes is None:
+                codes = np.zeros((len(numbers), self.width), np.float32)
+            count = len(codes)
+            if len(numbers) != count:
+                raise InvalidInput(f"columns of {count} and of {len(numbers)} cells: all must have the same length")
+            own = codes[:, start : start + self._columns[index].width]
+            for first in range(0, count, _STRIP):
+                self._fill(index, numbers[first : first + _STRIP], own[first : first + _STRIP])
+        assert codes is not None  # an encoding has at least one column
+        return codes
+
+    def _fill(self, index: int, numbers: Numbers, codes: Codes) -> None:
+        column = self._columns[index]
+        lost = np.isnan(numbers)
+        if lost.any():
+            there = ~lost
+            some = np.zeros((int(there.sum()), column.value_codes), np.float32)
+            self._formulas[index].many(numbers[there], some)
+            codes[there, : column.value_codes] = some
+            if column.missing:
+                codes[lost, column.value_codes] = column.height
+        else:
+            self._formulas[index].many(numbers, codes)
+
+    def encode_one(self, cells: Sequence[Any]) -> Codes:
+        """[1, width] of the cells of a single row: the same numbers."""
+        codes: list[float] = []
+        for column, reader, formula, cell in zip(self._columns, self._readers, self._formulas, cells, strict=True):
+            try:
+                number = reader(cell)
+            except NotOfItsKind as error:
+                raise _misplaced(column, cell, 0, error) from None
+            if number == number:
+                codes += formula.one(number)
+                if column.missing:
+                    codes.append(0.0)
+            else:
+                codes += formula.nothing
+                if column.missing:
+                    codes.append(column.height)
+        return np.array([codes], np.float32)
+
+    def _read(self, index: int, values: Any) -> Numbers:
+        """A column of cells as numbers: NaN is missing; of a category its place, -1 if it has none."""
+        column, reader = self._columns[index], self._readers[index]
+        if isinstance(values, np.ma.MaskedArray):
+            values = np.ma.filled(values.astype(object), None)
+        array = values if isinstance(values, (list, tuple)) else np.asarray(values)
+        if isinstance(array, np.ndarray):
+            if array.ndim != 1:
+                raise InvalidInput(
+                    f"column {column.name!r} has the shape {array.shape}: one cell for each row is needed"
+                )
+            if array.dtype.kind in "fiub" and isinstance(column, NumberColumn):
+                return _finite(column, array.astype(np.float64))
+            if array.dtype.kind == "b" and isinstance(column, BooleanColumn):
+                return array.astype(np.float64)
+            if array.dtype.kind == "M" and isinstance(column, DateColumn):
+                return seconds_of_array(array).astype(np.float64)
+            array = array.tolist() if array.dtype.kind in "biufOUS" else list(array)
+        numbers = np.empty(len(array), np.float64)
+        known: dict[Any, float] = {}  # cells repeat: what was read is looked up
+        for row, cell in enumerate(array):
+            try:
+                found = known.get(cell) if type(cell) is str else None
+                if found is None:
+                    found = reader(cell)
+                    if type(cell) is str:
+                        known[cell] = found
+            except NotOfItsKind as error:
+                raise _misplaced(column, cell, row, error) from None
+            numbers[row] = found
+        return numbers
+
+
+def _finite(column: Column, numbers: Numbers) -> Numbers:
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        row = int(infinite.argmax())
+        raise _misplaced(column, float(numbers[row]), row, NotOfItsKind("a finite number is needed"))
+    return numbers
+
+
+def _misplaced(column: Column, cell: Any, row: int, reason: Exception) -> InvalidCell:
+    return InvalidCell(f"column {column.name!r} holds {_shown(cell)}", row, str(reason))
+
+
+def _shown(cell: Any) -> str:
+    text = repr(cell)
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+def _reader(column: Column) -> Callable[[Any], float]:
+    if isinstance(column, NumberColumn):
+        return number_of
+    if isinstance(column, BooleanColumn):
+        return boolean_of
+    if isinstance(column, DateColumn):
+        return seconds_reader(column.order)
+    assert isinstance(column, CategoryColumn)
+    places = {name: float(place) for place, name in enumerate(column.categories)}
+    unseen = float(len(column.categories)) if column.other else -1.0
+
+    def place_of(cell: Any) -> float:
+        name = category_of(cell)
+        return np.nan if name is None else places.get(name, unseen)
+
+    return place_of

@@ -1,0 +1,71 @@
+"""How unlike the training data a row is, from its codes, in NumPy.
+
+Codes of the training rows have a mean and a few main directions. A new row is far away if its distance along these
+directions, in their standard deviations, is large, or if it lies far off them: the squares of both are added. The
+score is divided by what 95 % of held-out rows stay below, so that 1 is unusual and 2 is suspicious.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayesbinn.modelfile.sections import Section
+
+RULE = "principal components of the codes"
+MAX_DIRECTIONS = 8
+USUAL = 0.95
+"""The share of held-out rows whose score is below 1."""
+_MAX_ROWS = 5000
+
+Floats = NDArray[np.float64]
+
+
+def learn(codes: NDArray[np.float32], weights: Floats, held_out: NDArray[np.float32]) -> Section:
+    """The statistics of training rows; `held_out` rows set the unit (training rows do where there are none)."""
+    step = max(1, -(-len(codes) // _MAX_ROWS))
+    x, w = codes[::step].astype(np.float64), weights[::step] / weights[::step].sum()
+    mean = w @ x
+    centred = (x - mean) * np.sqrt(w)[:, None]
+    values, vectors = _main_directions(centred)
+    spread = float((centred**2).sum())
+    rest = max(spread - float(values.sum()), 1e-3 * spread, 1e-9)
+    tensors = {
+        "mean": mean.astype(np.float16),
+        "directions": (vectors / np.sqrt(values)[:, None]).astype(np.float32).astype(np.float16),
+    }
+    numbers: dict[str, Any] = {"deviations": tuple(np.sqrt(values).tolist()), "rest": rest, "unit": 1.0}
+    section = Section(RULE, numbers, tensors)
+    scores = score(section, held_out if len(held_out) else codes[::step])
+    unit = float(np.quantile(scores, USUAL, method="higher"))
+    return Section(RULE, {**numbers, "unit": unit or 1.0}, tensors)
+
+
+def _main_directions(centred: Floats) -> tuple[Floats, Floats]:
+    """Variances and unit vectors of the largest ones, with signs that do not depend on the solver."""
+    wide = centred.shape[1] > centred.shape[0]
+    gram = centred @ centred.T if wide else centred.T @ centred
+    values, vectors = np.linalg.eigh(gram)
+    count = min(MAX_DIRECTIONS, int((values > 1e-6 * max(float(values[-1]), 1e-12)).sum()))
+    values, vectors = values[::-1][:count], vectors[:, ::-1][:, :count].T
+    if wide:
+        vectors = vectors @ centred / np.sqrt(values)[:, None]
+    largest = np.abs(vectors).argmax(axis=1)
+    signs = np.sign(vectors[np.arange(len(vectors)), largest]) if len(vectors) else np.ones(0)
+    return values, vectors * signs[:, None]
+
+
+def score(section: Section, codes: NDArray[np.float32]) -> Floats:
+    """[rows]: how unlike the training rows each row is. A row's score does not depend on the other rows."""
+    mean, scaled = (section.tensors[name].astype(np.float64) for name in ("mean", "directions"))
+    numbers: Any = section.numbers
+    deviations = np.array(numbers["deviations"])
+    away = codes.astype(np.float64) - mean
+    # A matrix product may round a row differently among others; a sum along the last axis does not.
+    along = np.stack([(away * direction).sum(axis=1) for direction in scaled], axis=1) if len(scaled) else away[:, :0]
+    off = np.maximum((away**2).sum(axis=1) - ((along * deviations) ** 2).sum(axis=1), 0.0)
+    distances: Floats = np.sqrt((along**2).sum(axis=1) + off / numbers["rest"])
+    scores: Floats = distances / numbers["unit"]
+    return scores

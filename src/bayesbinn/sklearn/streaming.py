@@ -1,0 +1,157 @@
+"""Continual learning: a table that comes in batches, with a bounded memory of raw rows.
+
+Each batch is split like a table in `fit`. The memory holds a uniform sample of all training rows so far, and of all
+calibration and conformal rows; each part is a reservoir. Networks go on learning from the new rows together with the
+memory, whose rows stand for all that were seen: their weights say for how many. Without a memory the method's own rule
+has to keep what was learned: the posterior of yesterday is the prior of today (`BinaryOptimizer.consolidate`).
+
+The first rows say little about the ranges and categories to come. So the encoding is learned again, and new networks
+are trained on the memory, whenever the number of rows has doubled and when a class appears for the first time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from bayesbinn.sklearn.canonical import Floats, Parts, Rows, concatenated, split
+from bayesbinn.sklearn.fitting import Fitted, Goal, Plan, chosen_for, finished, learned_encoding, quantity_goal, started
+from bayesbinn.sklearn.training import Budget, train
+
+SHARES = {"training": 0.8, "calibration": 0.1, "conformal": 0.1}
+"""Of the memory."""
+EPOCHS = 10
+"""On every batch; new networks train as long as `fit` does."""
+
+
+@dataclass
+class Reservoir:
+    """A uniform sample of at most `capacity` rows of a stream."""
+
+    capacity: int
+    rows: Rows | None = None
+    seen: int = 0
+
+    def add(self, new: Rows, rng: np.random.Generator) -> None:
+        """Every row seen so far is kept with the same chance."""
+        if not len(new):
+            return
+        joined = new if self.rows is None else concatenated(self.rows, new)
+        kept = len(joined) - len(new)
+        places = list(range(kept))
+        for row in range(kept, len(joined)):
+            self.seen += 1
+            if len(places) < self.capacity:
+                places.append(row)
+            elif self.capacity:
+                place = int(rng.integers(self.seen))
+                if place < self.capacity:
+                    places[place] = row
+        self.rows = joined.take(np.array(places, dtype=np.int64)) if places else None
+
+    def standing_for_all(self) -> Rows | None:
+        """The kept rows, each with the weight of as many as it stands for."""
+        if self.rows is None:
+            return None
+        return replace(self.rows, weights=self.rows.weights * (self.seen / len(self.rows)))
+
+
+@dataclass
+class Stream:
+    """What `partial_fit` remembers between two calls."""
+
+    memory: dict[str, Reservoir]
+    rng: np.random.Generator
+    fitted: Fitted | None = None
+    classes_seen: set[int] = field(default_factory=set)
+    learned_at: float = 0.0
+    """Rows that had been seen when the encoding was last learned; infinite: it stays."""
+
+    @staticmethod
+    def new(buffer: int, seed: int) -> Stream:
+        """Nothing seen yet."""
+        memory = {name: Reservoir(int(share * buffer)) for name, share in SHARES.items()}
+        return Stream(memory, np.random.default_rng(seed))
+
+
+def learn_batch(
+    stream: Stream,
+    rows: Rows,
+    plan: Plan,
+    classes: int,
+    weight_of_class: Floats | None,
+    on_epoch: Callable[[int, int, float], None] = lambda epoch, epochs, loss: None,
+) -> Fitted:
+    """Learn from a batch of rows in canonical form, and remember some of them."""
+    parts = split(rows, plan.shares, stream.rng, stratify=classes > 0)
+    past = stream.memory["training"].standing_for_all()
+    training = parts.training if past is None else concatenated(past, parts.training)
+    for name in SHARES:
+        stream.memory[name].add(getattr(parts, name), stream.rng)
+    appeared = set(rows.targets.tolist()) - stream.classes_seen if classes else set()
+    stream.classes_seen |= appeared
+    # A uniform sample as it is: with larger weights a kept row would count as several in conformal prediction.
+    held_out = {name: stream.memory[name].rows or getattr(parts, name) for name in ("calibration", "conformal")}
+    everything = Parts(training, parts.validation, **held_out)
+    known = stream.memory["training"].seen
+    has_memory = past is not None or stream.fitted is None
+    anew = has_memory and math.isfinite(stream.learned_at) and (known >= 2 * stream.learned_at or bool(appeared))
+    if stream.fitted is None or anew:
+        stream.learned_at = known
+        stream.fitted = _anew(everything, plan, classes, weight_of_class, on_epoch)
+    else:
+        stream.fitted = _further(stream.fitted, everything, plan, weight_of_class, on_epoch)
+    if not stream.memory["training"].capacity:
+        _consolidate(stream.fitted)
+    return stream.fitted
+
+
+def _anew(
+    parts: Parts,
+    plan: Plan,
+    classes: int,
+    weight_of_class: Floats | None,
+    on_epoch: Callable[[int, int, float], None],
+) -> Fitted:
+    """New networks with a new encoding."""
+    goal = Goal(classes, weight_of_class) if classes else quantity_goal(parts.training)
+    encoding = learned_encoding(parts)
+    sample = goal.sample(encoding, parts.training)
+    choice = chosen_for(plan, len(sample), encoding.width)
+    trainer = started(plan, choice, encoding.width, goal, sample, None)
+    nothing = sample.rows(torch.arange(0))
+    budget = Budget(choice.epochs, choice.batch_size)
+    epochs = train(trainer, sample, nothing, budget, lambda epoch, loss: on_epoch(epoch, choice.epochs, loss))
+    file = finished(trainer, sample, parts, encoding, goal)
+    return Fitted(file, encoding, goal, choice, trainer, epochs)
+
+
+def _further(
+    fitted: Fitted,
+    parts: Parts,
+    plan: Plan,
+    weight_of_class: Floats | None,
+    on_epoch: Callable[[int, int, float], None],
+) -> Fitted:
+    """The same networks, trained on."""
+    goal = replace(fitted.goal, weight_of_class=weight_of_class)
+    sample = goal.sample(fitted.encoding, parts.training)
+    for group in fitted.trainer.optimizer.param_groups:
+        if "train_set_size" in group:
+            group["train_set_size"] = max(1.0, sample.effective_size())
+    epochs = plan.epochs or EPOCHS
+    budget = Budget(epochs, fitted.choice.batch_size)
+    nothing = sample.rows(torch.arange(0))
+    train(fitted.trainer, sample, nothing, budget, lambda epoch, loss: on_epoch(epoch, epochs, loss))
+    file = finished(fitted.trainer, sample, parts, fitted.encoding, goal)
+    return replace(fitted, file=file, goal=goal, epochs=fitted.epochs + epochs)
+
+
+def _consolidate(fitted: Fitted) -> None:
+    """Yesterday's posterior is tomorrow's prior. EWC's rule takes single rows through BatchNorm, which these lack."""
+    if fitted.trainer.method != "ewc":
+        fitted.trainer.optimizer.consolidate(fitted.trainer.network, ())

@@ -1,0 +1,208 @@
+"""Learning an encoding: what kind columns are, and that only the weighted set of rows matters."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayesbinn.data.own.encoding import MAX_CATEGORIES, knots_of, learn_encoding
+from bayesbinn.errors import InvalidInput
+from bayesbinn.modelfile.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn
+
+
+def learned(*cells: Any, **more: Any) -> Column:
+    """The encoding of one column."""
+    return learn_encoding({"x": list(cells)}, **more).columns[0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        ([1, 2, 3], "number"),
+        (["1", " 2.5", "-3e4", "NA"], "number"),
+        ([1, None, 2.5], "number"),
+        (["01", "02", "10"], "category"),  # numbers would lose their zeros
+        (["a", "b", "a"], "category"),
+        ([True, False, None], "boolean"),
+        (["true", "False", ""], "boolean"),
+        (["yes", "no", "yes"], "category"),
+        (["2024-01-31", "2024-02-01", "NaT"], "date"),
+        (["2024-01-31 12:00", "2024-02-01T13:30Z"], "date"),
+        ([date(2024, 1, 1), datetime(2024, 1, 2)], "date"),
+        (["2024-01-31", "tomorrow", "tomorrow"], "category"),
+        ([1, "a", 1, "a"], "category"),
+    ],
+)
+def test_cells_say_of_what_kind_a_column_is(cells: list[Any], kind: str) -> None:
+    assert learned(*cells).kind == kind
+
+
+def test_types_of_numpy_pandas_and_polars_say_so_too() -> None:
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    kinds = {
+        "number": [np.array([1, 2]), pandas.Series([1, None], dtype="Int64"), polars.Series([1.5, None, 2.0])],
+        "boolean": [
+            np.array([True, False]),
+            pandas.Series([True, None], dtype="boolean"),
+            polars.Series([True, False]),
+        ],
+        "date": [
+            np.array(["2024-01-01", "NaT", "2024-01-05"], "datetime64[D]"),
+            pandas.to_datetime(pandas.Series(["2024-01-01", "2024-05-01"])),
+            polars.Series([date(2024, 1, 1), date(2024, 1, 7), None]),
+        ],
+        "category": [
+            pandas.Series([1, 2, 1, 2], dtype="category"),
+            pandas.Series(["a", "b", None]),
+            polars.Series(["a", "b"], dtype=polars.Categorical),
+            np.array(["a", "b"]),
+        ],
+    }
+    for kind, columns in kinds.items():
+        for column in columns:
+            assert learn_encoding({"x": column}).columns[0].kind == kind, column
+
+
+def test_the_order_of_day_and_month_is_found() -> None:
+    for cells, order in ((["31.12.2023", "1.1.2024"], "dmy"), (["12/31/2023", "1/1/2024"], "mdy")):
+        column = learned(*cells)
+        assert isinstance(column, DateColumn) and column.order == order
+    assert learned("2023/12/31", "2024-01-01").order == "ymd"  # type: ignore[attr-defined]
+
+
+def test_cycles_are_those_that_the_dates_pass() -> None:
+    def cycles(*cells: str) -> tuple[str, ...]:
+        column = learned(*cells)
+        assert isinstance(column, DateColumn)
+        return column.cycles
+
+    assert cycles("2024-01-01", "2024-01-02") == ()
+    assert cycles("2024-01-01", "2024-01-15") == ("week",)
+    assert cycles("2020-01-01", "2024-01-15 08:00") == ("year", "week", "day")
+
+
+def test_knots_are_values_with_equally_many_rows_between_them() -> None:
+    assert knots_of(np.arange(101.0), np.ones(101), 4) == (0, 25, 50, 75, 100)
+    assert knots_of(np.array([1.0, 2.0, 7.0]), np.ones(3), 8) == (1, 2, 7), "few values: each is a knot"
+    zeros = knots_of(np.arange(50.0), np.r_[1000.0, np.ones(49)], 4)
+    assert zeros[0] == 0 and len(zeros) >= 4, "a value that most rows have is a knot, and the others have theirs"
+
+
+def test_one_outlier_does_not_stretch_the_scale() -> None:
+    numbers = np.random.default_rng(0).normal(size=1000)
+    plain, spoiled = (learn_encoding({"x": x}).columns[0] for x in (numbers, np.r_[numbers[1:], 1e9]))
+    assert isinstance(plain, NumberColumn) and isinstance(spoiled, NumberColumn)
+    assert spoiled.range[1] == 1e9 and spoiled.knots[-1] < 10
+    assert np.allclose(plain.knots, spoiled.knots, atol=0.2)
+
+
+@pytest.mark.parametrize("power", [-280, -30, 0, 30, 300])
+def test_numbers_of_any_scale_have_the_same_codes(power: int) -> None:
+    numbers = np.random.default_rng(0).lognormal(0, 3, 200)
+    expected, found = (learn_encoding({"x": x}).encode({"x": x}) for x in (numbers, numbers * 10.0**power))
+    assert np.allclose(found, expected, atol=2e-3)
+
+
+def test_rare_categories_share_a_place_and_unseen_ones_join_them() -> None:
+    cells = ["a"] * 500 + ["b"] * 400 + ["rare", "odd"]
+    column = learned(*cells)
+    assert isinstance(column, CategoryColumn) and column.categories == ("a", "b") and column.other
+    many = learned(*[f"c{i % 200}" for i in range(100_000)])
+    assert isinstance(many, CategoryColumn) and len(many.categories) + many.other <= MAX_CATEGORIES
+
+
+def test_columns_that_say_nothing_are_left_out_and_named() -> None:
+    notes: list[str] = []
+    table = {
+        "id": [f"u{i}" for i in range(40)],
+        "constant": [3] * 40,
+        "empty": [None] * 40,
+        "x": [i % 4 for i in range(40)],
+        "sometimes": ["yes" if i % 2 else None for i in range(40)],
+    }
+    encoding = learn_encoding(table, notes=notes)
+    assert encoding.names == ("x", "sometimes") and encoding.ignored == ("id", "constant", "empty")
+    assert notes == [
+        "left out: 'id' (almost every row has its own, as names and numbers of rows have)",
+        "left out: 'constant' (always the same)",
+        "left out: 'empty' (all cells are missing)",
+    ]
+
+
+def test_an_encoding_has_a_code_even_if_all_rows_are_alike() -> None:
+    for cell in (7.0, "a", None, True, "2024-01-01"):
+        encoding = learn_encoding({"x": [cell] * 3})
+        assert encoding.width >= 1 and np.isfinite(encoding.encode({"x": [cell] * 3})).all()
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "the table has no columns"),
+        ({"x": np.array([1.0, np.inf])}, "column 'x' is infinite in row 2"),
+        ({"x": ["1", "inf"]}, "column 'x' holds 'inf': a finite number is needed"),
+        ({"x": ["1", "1e999"]}, "column 'x' holds '1e999': a finite number is needed"),
+        ({"x": [[1], [2]]}, "column 'x' holds list in row 1"),
+        ({"x": np.ones((2, 2))}, "column 'x' has the shape (2, 2)"),
+        ({"x": np.ones(2, complex)}, "column 'x' holds complex128"),
+    ],
+)
+def test_what_cannot_be_encoded_is_one_line(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        learn_encoding(table)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_weights_that_are_none_are_refused() -> None:
+    for weights in ([1.0], [1.0, -1.0], [1.0, np.nan]):
+        with pytest.raises(InvalidInput, match="weights must be one finite number from 0 for each row"):
+            learn_encoding({"x": [1, 2]}, np.array(weights))
+
+
+rows_and_weights = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.floats(-1e6, 1e6), st.integers(0, 5)),
+        st.sampled_from(["a", "b", "c", "d", None]),
+        st.sampled_from(["2024-01-01", "2024-03-05", "2023-12-31"]),
+        st.integers(0, 4),
+    ),
+    min_size=3,
+    max_size=40,
+)
+
+
+@given(rows_and_weights, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_only_the_weighted_set_of_rows_matters(rows: list[tuple[Any, ...]], random: Any) -> None:
+    """In another order, and with every row repeated as often as its weight says, the encoding is the same."""
+
+    def encoding_of(chosen: list[tuple[Any, ...]], weighted: bool) -> Any:
+        table = {name: [row[i] for row in chosen] for i, name in enumerate(("number", "category", "date"))}
+        return learn_encoding(table, np.array([row[3] for row in chosen], float) if weighted else None)
+
+    repeated = [row for row in rows for _ in range(row[3])]
+    if not repeated:
+        return
+    expected = encoding_of(repeated, weighted=False)
+    shuffled = rows.copy()
+    random.shuffle(shuffled)
+    assert encoding_of(rows, weighted=True) == expected
+    assert encoding_of(shuffled, weighted=True) == expected
+
+
+def test_weights_need_not_be_whole() -> None:
+    x = np.random.default_rng(0).normal(size=300)
+    weights = np.random.default_rng(1).random(300)
+    order = np.random.default_rng(2).permutation(300)
+    first = learn_encoding({"x": x}, weights)
+    assert learn_encoding({"x": x[order]}, weights[order]) == first
+    assert learn_encoding({"x": np.r_[x, x]}, np.r_[weights / 2, weights / 2]) == first
+
+
+def test_booleans_have_one_code() -> None:
+    assert learned(True, False, True) == BooleanColumn("x")

@@ -1,0 +1,165 @@
+"""Raw rows through a model file: native and NumPy agree, one row and many too, and nothing but NumPy is imported."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, InvalidUse
+from bayesbinn.modelfile.container import write
+from bayesbinn.runtime import Model, load
+from bayesbinn.runtime.inputs import load_inputs
+from tests.helpers.places import ROOT
+from tests.tools.fuzz_model_files import table_model
+
+ROWS: list[dict[str, Any]] = [
+    {"age": 41, "x": 0.5, 'job, "': "cook", "member": True, "since": "31.1.1990"},
+    {"age": None, "x": -3, 'job, "': "pilot", "member": None, "since": "1985-05-01"},
+    {"age": "17", "x": "1e9", 'job, "': None, "member": "no", "since": None},
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write(tmp_path / "model.safetensors", table_model())
+    return tmp_path / "model.safetensors"
+
+
+def test_native_and_numpy_agree_on_raw_rows(path: Path) -> None:
+    pytest.importorskip("bayesbinn.runtime._native", reason="the package was built without native kernels")
+    native, plain = (load(path, backend=backend) for backend in ("native", "reference"))
+    probabilities = native.predict_rows(ROWS)
+    assert probabilities.shape == (3, 3) and np.allclose(probabilities.sum(1), 1)
+    assert np.abs(probabilities - plain.predict_rows(ROWS)).max() < 1e-6
+
+
+def test_one_row_many_rows_and_columns_give_the_same_bits(path: Path) -> None:
+    model = load(path)
+    together = model.predict_rows(ROWS)
+    columns = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+    assert np.array_equal(model.predict_rows(columns), together)
+    for row, expected in zip(ROWS, together, strict=True):
+        assert np.array_equal(model.predict_rows([row])[0], expected)
+    assert np.array_equal(model.predict_proba(model.encode_rows(ROWS)), together)
+    assert np.array_equal(model.prediction(model.encode_rows(ROWS)).probabilities, together)
+
+
+def test_a_model_knows_its_labels_encoding_and_sections(path: Path) -> None:
+    model = load(path)
+    assert model.labels == (0, 1, 2) and model.encoding == table_model().encoding
+    assert model.sections["conformal"].numbers["rows"] == 50
+    assert model.sections["conformal"].tensors["scores"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_model_without_an_encoding_takes_no_rows() -> None:
+    file = table_model()
+    file.encoding = None
+    with pytest.raises(InvalidUse, match="has no table encoding: it takes arrays of numbers"):
+        Model(file).predict_rows(ROWS)
+
+
+def test_wrong_rows_are_one_line(path: Path) -> None:
+    model = load(path)
+    for rows, message in (
+        ([{**ROWS[0], "age": "old"}], "column 'age' holds 'old' in row 1: a number is needed"),
+        ([{key: value for key, value in ROWS[0].items() if key != "x"}], "row 1 has no 'x'"),
+        ({"age": [1]}, "the table: no column 'x', which the model was trained on (4 are missing"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            model.predict_rows(rows)  # type: ignore[arg-type]
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_rows_need_numpy_and_safetensors_alone(path: Path) -> None:
+    program = (
+        "import sys\n"
+        "for name in ('torch', 'pandas', 'sklearn', 'pyarrow', 'polars', 'scipy'): sys.modules[name] = None\n"
+        "from bayesbinn import runtime\n"
+        f"print(runtime.load({str(path)!r}).predict_rows({ROWS!r}).shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stdout.strip() == "(3, 3)", done.stderr
+
+
+def test_one_row_takes_microseconds_not_milliseconds(path: Path) -> None:
+    """The median of many is some 50 µs on an idle core; a pipeline of scikit-learn takes milliseconds."""
+    model, row = load(path, threads=1), ROWS[:1]
+    times = []
+    for _ in range(300):
+        start = time.perf_counter()
+        model.predict_rows(row)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 1e-3
+
+
+# ---- files ---------------------------------------------------------------------------------------------
+
+
+def write_csv(path: Path, header: list[str], rows: list[list[Any]], delimiter: str = ",") -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows([header, *rows])
+    return path
+
+
+def cells(names: list[str]) -> list[list[Any]]:
+    return [["" if row.get(name) is None else row.get(name) for name in names] for row in ROWS]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_raw_table_in_any_order_with_more_columns(path: Path, tmp_path: Path, delimiter: str) -> None:
+    model, notes = load(path), []  # type: ignore[var-annotated]
+    names = ["more", *reversed(list(ROWS[0])), "id"]
+    table = write_csv(tmp_path / "new.csv", names, cells(names), delimiter)
+    codes = load_inputs(table, model.graph, notes, model.encoding)
+    assert np.array_equal(codes, model.encode_rows(ROWS))
+    assert notes == [f"{table}: not used, because training did not have them: 'more'"]
+
+
+def test_arrays_have_the_columns_in_order_or_the_codes(tmp_path: Path) -> None:
+    file = table_model()
+    assert file.encoding is not None
+    model = Model(file)
+    np.save(tmp_path / "codes.npy", model.encode_rows(ROWS))
+    assert np.array_equal(load_inputs(tmp_path / "codes.npy", model.graph, [], model.encoding), model.encode_rows(ROWS))
+    np.save(tmp_path / "wide.npy", np.zeros((2, 3)))
+    with pytest.raises(InvalidInput, match="a cell for each of the 5 columns that the model was trained on are needed"):
+        load_inputs(tmp_path / "wide.npy", model.graph, [], model.encoding)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "no example in it"),
+        ("age,x\n", "no column 'job, \"', which the model was trained on (3 are missing"),
+        ("age,age\n1,2\n", "two columns are called 'age'"),
+        ('age,x,"job, """,member,since\n', "no example in it"),
+        ('age,x,"job, """,member,since\n1,2\n', "row 1 has 2 cells, the header names 5 columns"),
+        (
+            'age,x,"job, """,member,since\n1,2,a,yes,\n\n1,many,a,yes,\n',
+            "column 'x' holds 'many' in row 2: a number is",
+        ),
+        ('age,x,"job, """,member,since\n1,inf,a,yes,\n', "column 'x' holds 'inf' in row 1: a number is needed"),
+        ('age,x,"job, """,member,since\n1,1e999,a,yes,\n', "in row 1: a finite number is needed"),
+    ],
+)
+def test_wrong_tables_are_one_line(path: Path, tmp_path: Path, content: str, message: str) -> None:
+    model, table = load(path), tmp_path / "wrong.csv"
+    table.write_text(content)
+    with pytest.raises(BayesbinnError) as caught:
+        load_inputs(table, model.graph, [], model.encoding)
+    text = str(caught.value)
+    assert message in text and text.startswith(f"{table}: ") and "\n" not in text
+
+
+def test_a_file_that_is_no_text_is_one_line(path: Path, tmp_path: Path) -> None:
+    model, table = load(path), tmp_path / "bytes.csv"
+    table.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidFile, match="not a table of text"):
+        load_inputs(table, model.graph, [], model.encoding)
