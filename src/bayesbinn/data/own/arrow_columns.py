@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.data.optional import need
+from bayesbinn.environment import need
 from bayesbinn.errors import InvalidFile
 from bayesbinn.modelfile.cells import MISSING
 
