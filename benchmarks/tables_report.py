@@ -11,10 +11,10 @@ OURS = "ours"
 HEADER = """# Tables: binary networks beside scikit-learn's models
 
 `python benchmarks/tables.py --out results/benchmarks`: every model with its defaults, one thread, means over random
-splits. Ours is
-`BinaryNetworkClassifier()` or `BinaryNetworkRegressor()` on the raw table; the others stand behind the usual pipeline.
-Coverage and size are of prediction sets at 90 %: conformal ones of ours, of the others the likeliest classes that
-together have the probability 0.9. Bytes are of the model file, or of the pickled pipeline; µs is one raw row.
+splits. Ours is `BinaryNetworkClassifier()` or `BinaryNetworkRegressor()` on the raw table; the others stand behind
+the usual pipeline. Coverage and size are of prediction sets at 90 %: conformal ones of ours, of the others the
+likeliest classes that together have the probability 0.9. Bytes are of the model file, or of the pickled pipeline; µs
+is one raw row.
 """
 
 

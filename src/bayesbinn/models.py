@@ -94,7 +94,8 @@ def network(fits: str, fit: Fit, *settings: str, single: bool = False) -> Callab
 def named(name: str) -> Network:
     """A network of the registry."""
     if name not in REGISTRY:
-        raise InvalidInput(f"there is no network {name!r}.{nearest(name, REGISTRY)}")
+        hint = nearest(name, REGISTRY)
+        raise InvalidInput(f"there is no network {name!r}.{hint} Name your own as package.module:function")
     return REGISTRY[name]
 
 

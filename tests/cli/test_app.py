@@ -92,7 +92,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digits --set model.name=vgg --out PLACE/x", "vgg needs images (channels, height, width)"),
     ("train digits --label kind", "--label is for your own table"),
     ("train digits --out PLACE/text.txt/x", "the folder of the run cannot be made"),
-    ("train digits --out PLACE/run", "holds another experiment (data.label is 'kind' there, not set here)"),
+    ("train digits --out PLACE/run", "holds another experiment (data.encode is True there, False here)"),
     ("train nowhere.toml", "nowhere.toml: there is no such file"),
     ("train nowhere.csv --label y", "nowhere.csv: there is no such file or folder"),
     ("train PLACE/text.txt", "cannot load files ending in .txt"),
@@ -102,7 +102,10 @@ ERRORS: list[tuple[str, str]] = [
     ("train PLACE/flowers.csv --label kind --set shedule=1", "Did you mean 'schedule'?"),
     ("train PLACE/empty.csv --label y", "the file is empty"),
     ("train PLACE/header.csv --label kind", "it has a header but no rows"),
-    ("train PLACE/words.csv --label kind", "column 'b' holds 'many' in row 9, which is not a number"),
+    (
+        "train PLACE/words.csv --label kind --set data.encode=false",
+        "column 'b' holds 'many' in row 9, which is not a number",
+    ),
     ("train PLACE/broken.npz", "not a readable .npz file"),
     ("train PLACE/images", "it has only one subfolder, cats"),
     ("train mnist --data-dir PLACE/nowhere --out PLACE/x", ""),
@@ -115,7 +118,7 @@ ERRORS: list[tuple[str, str]] = [
     ("predict PLACE/run PLACE/flowers.csv --out x.xlsx", ".csv, .parquet or .json is allowed"),
     ("predict PLACE/run PLACE/nowhere.csv", "no such file or folder"),
     ("predict PLACE/run PLACE/narrow.csv", "no column 'noise', which the model was trained on"),
-    ("predict PLACE/run PLACE/wide.npz", "each example has the shape (7,), but the model takes (3,)"),
+    ("predict PLACE/run PLACE/wide.npz", "shape (4, 7)"),
     ("predict PLACE/run PLACE/text.txt", "can be read"),
     ("predict PLACE/run PLACE/flowers.csv --out PLACE/text.txt/x.csv", "could not be written"),
     ("predict PLACE/damaged PLACE/flowers.csv", "checkpoint.pt: cannot be resumed"),
@@ -346,7 +349,9 @@ def test_a_regression_table(call: Call, tmp_path: Path) -> None:
     y = 50 + 20 * x[:, 0] + random.normal(size=160)
     np.savetxt(tmp_path / "m.csv", np.column_stack([x, y]), delimiter=",", header="a,b,y", comments="", fmt="%.4f")
     run = tmp_path / "run"
-    trained = call("train", tmp_path / "m.csv", "--label", "y", "--out", run, "--epochs", "60")
+    trained = call(
+        "train", tmp_path / "m.csv", "--label", "y", "--out", run, "--epochs", "60", "--set", "data.encode=false"
+    )
     assert trained.code == 0 and "regression" in trained.err
     scores = json.loads(call("evaluate", run, "--json").out)
     assert (

@@ -64,7 +64,10 @@ def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Modul
 def check_loss(experiment: Experiment, dataset: Dataset | DataCard) -> None:
     """Refuse a loss that does not fit what the data ask for and what the network puts out."""
     name, loss = experiment.model.name, experiment.training.loss
-    wanted = models.loss_for(name, dataset.task)
+    if is_own(name):
+        wanted = "cross_entropy" if dataset.task == "classification" else "mse"
+    else:
+        wanted = models.loss_for(name, dataset.task)
     if loss != wanted:
         raise InvalidInput(
             f"training.loss is {loss!r}: {dataset.name} is {dataset.task}, for which {name} "

@@ -200,7 +200,8 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
 
     def predict(self, X: Any) -> NDArray[Any]:
         """[rows]: the likeliest class."""
-        labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        likeliest = self.predict_proba(X).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[likeliest]
         return labels
 
     def predict_log_proba(self, X: Any) -> Floats:
