@@ -199,10 +199,10 @@ def test_maximum_takes_a_nan_as_torch_does() -> None:
 # ---- 8-bit activations -----------------------------------------------------------------------------
 
 
-def test_quantised_by_hand() -> None:
+def test_quantized_by_hand() -> None:
     # 127/2 = 63.5: 1 → 63.5 → 64 (even), 0.984252 → 62.5 → 62 (even).
     x = torch.tensor([[2.0, 1.0, -1.0, 62.5 / 63.5, 0.0]])
-    q, scale = reference.quantised(x.numpy(), (1,))
+    q, scale = reference.quantized(x.numpy(), (1,))
     assert q.tolist() == [[127.0, 64.0, -64.0, 62.0, 0.0]]
     assert scale == np.float32(2) / np.float32(127)
     w = torch.tensor([[1.0, 1.0, -1.0, -1.0, 1.0]])

@@ -620,9 +620,9 @@ def test_buffers_and_settings_go_by_their_names() -> None:
 
 @needs_native
 def test_a_build_from_other_sources_is_refused() -> None:
-    with pytest.raises(ImportError, match=r"write_sign.*install the package again"):
+    with pytest.raises(ImportError, match=r"write_sign.*reinstall the package"):
         native.compiled("write_sign", ("parameter", "origin"), ())
-    with pytest.raises(ImportError, match=r"write_cube.*install the package again"):
+    with pytest.raises(ImportError, match=r"write_cube.*reinstall the package"):
         native.compiled("write_cube", ("parameter",), ())
 
 
@@ -647,9 +647,9 @@ def test_writes_are_seen_by_autograd() -> None:
 @needs_native
 def test_refusals() -> None:
     a, b = torch.zeros(8), torch.ones(9)
-    with pytest.raises(ValueError, match="9 elements where 8 are needed"):
+    with pytest.raises(ValueError, match="9 elements; 8 are needed"):
         compiled.write_sign([a], [b])
-    with pytest.raises(ValueError, match="1 tensors where there are 2"):
+    with pytest.raises(ValueError, match="1 tensors for 2"):
         compiled.write_sign([a, a], [a])
     with pytest.raises(ValueError, match="one key per tensor"):
         compiled.write_hard_sample([a], [a], [], 0)

@@ -94,7 +94,7 @@ def test_it_resumes_bit_for_bit_and_an_older_state_stays_what_it_was() -> None:
         ({"certainty": 5, "memory": 5.0}, "certainty is memory divided by train_set_size; pass one of them"),
         ({"certainty": 0}, "certainty=0: it must be a finite number above 0"),
         ({"certainty": "high"}, "certainty='high': it must be"),
-        ({"lr": 0.1}, "needs 'temperature': for one network .* or for a posterior certainty=100 alone"),
+        ({"lr": 0.1}, "needs 'temperature': pass .* for one network, or only certainty=100 for a posterior"),
         ({"temperature": 1e-10}, "needs 'lr'"),
         ({"certainty": 5, "train_set_size": None}, "needs 'train_set_size'"),
         ({"certainty": 5, "train_set_size": 0}, "train_set_size=0"),

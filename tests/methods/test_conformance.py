@@ -460,7 +460,7 @@ def test_a_gradient_that_would_overflow_the_state_is_refused(case: str) -> None:
     for parameter in model.parameters():
         parameter.grad.fill_(REFUSED_SIZES[case])
     before = tensors(optimizer)
-    with pytest.raises(NonFiniteGradient, match=r"'0\.weight' has values up to .* at step 1, .*state overflows"):
+    with pytest.raises(NonFiniteGradient, match=r"'0\.weight' has values up to .* at step 1, .*state overflow;"):
         optimizer.step()
     assert_same(before, tensors(optimizer))
 
@@ -769,10 +769,10 @@ def test_bad_parameters_get_one_line(case: str) -> None:
     refused([("w", "text")], "'w' is a str")
     refused([("a", weight), ("b", weight)], "'b' and 'a' are the same parameter")
     refused([{"params": [("a", weight)]}, {"params": [("b", weight)]}], "'b' and 'a' are the same parameter")
-    refused([("module.a", weight), ("a", nn.Parameter(torch.randn(2)))], "two parameters are called 'a'")
+    refused([("module.a", weight), ("a", nn.Parameter(torch.randn(2)))], "two parameters have the name 'a'")
     refused([("w", nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False))], "'w'.*int32")
     refused([("w", nn.Parameter(torch.ones(2, dtype=torch.complex64)))], "'w'.*complex64")
-    refused([("w", nn.LazyLinear(3).weight)], "'w' is not initialised")
+    refused([("w", nn.LazyLinear(3).weight)], "'w' is not initialized")
     refused([("w", weight)], "lr=-1", lr=-1)
     refused([("w", weight)], "lr='fast'", lr="fast")
     refused([("w", weight)], "mc_samples=0", mc_samples=0)

@@ -84,7 +84,7 @@ def test_neither_batches_nor_chunks_matter(monkeypatch: pytest.MonkeyPatch) -> N
     model = network()
     results = []
     for size, most in ((16, 256), (7, 256), (40, 3)):
-        monkeypatch.setattr(ewc, "_MOST_AT_ONCE", most)
+        monkeypatch.setattr(ewc, "_MAX_AT_ONCE", most)
         optimizer = make(model)
         optimizer.consolidate(model, batches(size=size))
         results.append(torch.cat([state["importance"].flatten() for state in optimizer.state.values()]))
@@ -137,7 +137,7 @@ def test_what_cannot_be_consolidated_is_refused_and_changes_nothing() -> None:
     refused(NonFiniteGradient, "'0.weight'", model, [(x * torch.nan, y)])
     kept, model[1] = model[1], nn.BatchNorm1d(8, affine=False, track_running_stats=False)
     model[1].weight, model[1].bias = kept.weight, kept.bias
-    refused(InvalidInput, "'1' normalises by its batch", model, [(x, y)])
+    refused(InvalidInput, "'1' uses batch statistics", model, [(x, y)])
     model[1] = kept
     with optimizer.sampled_params(train=True):
         refused(InvalidUse, "inside", model, [(x, y)])

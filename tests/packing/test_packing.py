@@ -312,7 +312,7 @@ def test_statistics_per_sample(path: Path) -> None:
     bb.pack(model, path, posterior, 3, 1, x, statistics=statistics)
     packed = ensemble_agrees(model, posterior, path, x, 3, seed=1, statistics=statistics)
     assert packed.tensors["0.scale"].shape == (3, 3)
-    with pytest.raises(InvalidInput, match="statistics are of seed 1"):
+    with pytest.raises(InvalidInput, match="statistics are for seed 1"):
         bb.pack(model, path, posterior, 3, 2, x, statistics=statistics)
 
 
@@ -441,11 +441,11 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "indexing": (Calls(lambda x: x[:, :2]), r"getitem in .*test_packing.py"),
     "several": (Calls(lambda x: x.chunk(2, dim=1)[0]), r"Tensor.chunk in .*test_packing.py"),
     "scalar": (Calls(lambda x: x + 1), "add in .* is not supported with 1 where"),
-    "broadcast": (Calls(lambda x: x + x.view(-1, 1, 4)), "two values of one shape"),
-    "alpha": (Calls(lambda x: torch.add(x, x, alpha=2)), "two values of one shape"),
-    "batch mixed": (Calls(lambda x: x.view(-1, 2)), "that of the batch, must stay"),
+    "broadcast": (Calls(lambda x: x + x.view(-1, 1, 4)), "two values of the same shape"),
+    "alpha": (Calls(lambda x: torch.add(x, x, alpha=2)), "two values of the same shape"),
+    "batch mixed": (Calls(lambda x: x.view(-1, 2)), "is the batch and must not change"),
     "batch concatenated": (Calls(lambda x: torch.cat([x, x], 0)), r"cat in .* along dim=0"),
-    "batch softmax": (Calls(lambda x: x.softmax(0)), r"along dim=0: an axis after the batch's"),
+    "batch softmax": (Calls(lambda x: x.softmax(0)), r"along dim=0: an axis after the batch axis"),
     "computed weight": (Calls(lambda x: F.linear(x, x)), "as its weight, which must be a parameter"),
     "tuple": (Calls(lambda x: (x, x)), "returns a tuple; pack needs a model that returns one tensor"),
     "control flow": (Calls(lambda x: x if x.sum() > 0 else -x), "Calls cannot be traced .*fixed sequence"),
@@ -476,7 +476,7 @@ IMAGES: dict[str, tuple[nn.Module, str]] = {
         "AvgPool2d in module '0' is not supported with a divisor_override",
     ),
     "pooling of three axes": (nn.Sequential(nn.Flatten(2), nn.MaxPool1d(2)), r"MaxPool1d in module '0\.1' is not"),
-    "no layer": (nn.Identity(), "returns nothing that depends on its input by a layer"),
+    "no layer": (nn.Identity(), "does not return the output of a layer"),
     "wrong channels": (nn.Conv2d(3, 1, 1), r"cannot run on a batch of 3 examples of shape \(1, 6, 6\)"),
 }
 
@@ -496,7 +496,7 @@ def test_a_fixed_batch_size_is_noticed(path: Path) -> None:
 def test_what_the_tracer_does_not_see_is_found_by_the_proof(path: Path) -> None:
     model = nn.Sequential(prepared(nn.Linear(4, 4)), nn.ReLU())
     model[1].register_forward_hook(lambda module, args, output: output * 1.01)
-    with pytest.raises(InvalidInput, match=r"does something that packing does not see: .* look for hooks"):
+    with pytest.raises(InvalidInput, match=r"does something that packing cannot see: .* look for hooks"):
         bb.pack(model, path)
     assert not path.exists()
     bb.pack(model, path, verify=False)
@@ -513,7 +513,7 @@ def test_what_the_tracer_does_not_see_is_found_by_the_proof(path: Path) -> None:
         ({"target": (0.0, 1.0)}, "only a regression"),
         ({"classes": ["a", "b"]}, "2 class names for 3 classes"),
         ({"features": ["a", "b"]}, "2 column names"),
-        ({"normalisation": (torch.zeros(2), torch.ones(2))}, "a mean of shape .2,.: 1 or 4 values are needed"),
+        ({"normalisation": (torch.zeros(2), torch.ones(2))}, "mean has shape .2,.; 1 or 4 values are needed"),
         ({"normalisation": (torch.zeros(4), torch.zeros(4))}, "has NaN or infinite values"),
         ({"posterior": bb.BernoulliPosterior({"w": torch.ones(2)})}, "this posterior belongs to a different model"),
         ({"example_input": torch.randn(4)}, "pass a batch"),

@@ -177,10 +177,10 @@ def test_statistics_survive_a_calibration_of_the_logits() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seed": 5}, "statistics are of seed 4, the prediction of seed 5"),
-        ({"samples": 4}, "statistics are of 3 samples, the prediction is by 4 samples"),
-        ({"samples": 0}, "statistics are of 3 samples, the prediction is by the mode"),
-        ({"posterior": random_posterior(network(), seed=9)}, "statistics are of another posterior"),
+        ({"seed": 5}, "statistics are for seed 4, the prediction uses 5"),
+        ({"samples": 4}, "statistics are for 3 samples, the prediction uses 4 samples"),
+        ({"samples": 0}, "statistics are for 3 samples, the prediction uses the mode"),
+        ({"posterior": random_posterior(network(), seed=9)}, "statistics are for another posterior"),
     ],
 )
 def test_statistics_of_other_weights_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -463,8 +463,8 @@ def test_the_gradient_and_the_curvature_of_the_fit_are_those_of_autograd() -> No
         (torch.tensor([0, 1]), r"targets are torch.int64 of shape \(2,\) for 3 inputs"),
         (torch.tensor([0.0, 1.0, 2.0]), "targets are torch.float32"),
         (torch.tensor([[0], [1], [2]]), r"shape \(3, 1\)"),
-        (torch.tensor([0, 1, 3]), "targets lie between 0 and 3; the model has classes 0 to 2"),
-        (torch.tensor([0, -1, 2]), "targets lie between -1 and 2"),
+        (torch.tensor([0, 1, 3]), "targets range from 0 to 3; the model has classes 0 to 2"),
+        (torch.tensor([0, -1, 2]), "targets range from -1 to 2"),
     ],
 )
 def test_calibrate_refuses_bad_targets(targets: Tensor, message: str) -> None:

@@ -137,18 +137,18 @@ def test_a_table_without_a_header_gets_a_note(table: Path, tmp_path: Path) -> No
     path = write_table(tmp_path / "x.csv", None, [[1, 2, 3, 4], [5, 6, 7, 8]])
     answer = call("run", table / "run" / "model.safetensors", path)
     assert answer.code == 0 and len(rows_of(answer.out)) == 2
-    assert answer.err.count("\n") == 1 and "note: " in answer.err and "taken for a row" in answer.err
+    assert answer.err.count("\n") == 1 and "note: " in answer.err and "read as data" in answer.err
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("1,2,3,4,5\n1,2,3,4,5\n", "holds 5 numbers and does not name the model's 4 columns"),
-        ("0,1,2,3,3\n1,2,3,4,5\n", "two columns are called '3'"),
-        ("0,1,2,3,a,a\n1,2,3,4,5,6\n", "two columns are called 'a'"),
+        ("0,1,2,3,3\n1,2,3,4,5\n", "two columns are named '3'"),
+        ("0,1,2,3,a,a\n1,2,3,4,5,6\n", "two columns are named 'a'"),
         ("0,1,2,3,,a\n1,2,3,4,5,6\n", "column 5 has no name"),
-        ("0,1,2,3\n1,2,3,1_0\n", "line 2, column 3: '1_0' is no number"),
-        ("0,1,2,3\n1,２,3,4\n", "line 2, column 1: '２' is no number"),
+        ("0,1,2,3\n1,2,3,1_0\n", "line 2, column 3: '1_0' is not a number"),
+        ("0,1,2,3\n1,２,3,4\n", "line 2, column 1: '２' is not a number"),
     ],
 )
 def test_tables_that_predict_refuses_are_refused(text: str, message: str, table: Path, tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_outputs_count_as_well(backend: str) -> None:
 def test_a_file_larger_than_the_limit_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     write(path, small().model())
-    with pytest.raises(TooMuchMemory, match=f"a file of {path.stat().st_size:,} bytes where max_memory allows 1,000"):
+    with pytest.raises(TooMuchMemory, match=f"the file has {path.stat().st_size:,} bytes, max_memory allows 1,000"):
         load(path, max_memory=1000)
     for wrong in (0, -1, 1.5, "1G", True):
         with pytest.raises(InvalidInput, match="max_memory="):

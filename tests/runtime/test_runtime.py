@@ -274,7 +274,7 @@ def test_inputs_that_are_no_numbers_are_refused_by_row(backend: str) -> None:
         x[3, 7] = bad
         for call in calls:
             for inputs in (x, x.tolist()) if bad == 1e39 else (x, x.astype(np.float32)):
-                with pytest.raises(InvalidInput, match=r"^row 3 holds NaN, infinity or a number beyond float32"):
+                with pytest.raises(InvalidInput, match=r"^row 3 has NaN, infinity or a number too large for float32"):
                     call(inputs)
     with pytest.raises(InvalidInput, match="real numbers"):
         model.predict(np.zeros((2, 12), complex))
@@ -299,10 +299,10 @@ def test_outputs_beyond_float32_are_no_class_and_no_number(backend: str, monkeyp
     classifier, regressor = Model(g.model(), backend=backend), Model(g.model(task="regression"), backend=backend)
     assert not np.isfinite(classifier.outputs(x)[0, 4]).all(), "this test needs sums that overflow"
     for call in (classifier.predict, classifier.prediction, regressor.predict, regressor.regression):
-        with pytest.raises(InvalidInput, match=r"^row 4: the model gives NaN or infinity"):
+        with pytest.raises(InvalidInput, match=r"^row 4: the model's output is NaN or infinite"):
             call(x)
     scaled = Model(g.model(logit_scale=1e38), backend=backend)
-    with pytest.raises(InvalidInput, match=r"^row 0: the model gives NaN or infinity"):
+    with pytest.raises(InvalidInput, match=r"^row 0: the model's output is NaN or infinite"):
         scaled.predict_proba(10 * g.inputs(2))
 
 

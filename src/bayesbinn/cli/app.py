@@ -185,7 +185,7 @@ def pack(
     from bayesbinn.runtime.inspection import inspect
 
     facts = inspect(path)
-    text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than as float32"
+    text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than float32"
     text += f" (epoch: {trained.epoch})"
     echo(json.dumps(facts, indent=2) if as_json else text)
 

@@ -1,8 +1,8 @@
 """The model file: a safetensors file whose metadata holds the layer graph and a checksum. See docs/format.md.
 
-Needs NumPy and safetensors, never torch. A file is treated as hostile: every number that it claims
-is checked against the file's size before anything is allocated for it. It is read once, into memory,
-so that what was checked is what is used, whatever happens to the file.
+Needs NumPy and safetensors, never torch. Files are treated as hostile: every size they claim is checked against the
+size of the file before anything is allocated. A file is read into memory once, so that the bytes that were checked
+are the bytes that are used, even if the file changes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from bayesbinn.modelfile.graph import Graph, Node, Shape, Stored, check_graph, p
 
 KIND = "bayesbinn model"
 VERSION = 1
-MOST_HEADER = 1 << 23
-"""Bytes. The network of 65,536 layers would need about as much."""
+MAX_HEADER = 1 << 23
+"""Bytes. A network of 65,536 layers would need about this much."""
 
 _TYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype(np.uint8), "F16": np.dtype(np.float16), "F32": np.dtype(np.float32)}
 _ROLES = ("weight", "scale", "shift")
@@ -46,23 +46,23 @@ class ModelFile:
     graph: Graph
     tensors: dict[str, NDArray[Any]]
     size: int = field(default=0, compare=False)
-    """Bytes of the file that it was read from."""
+    """Size in bytes of the file it was read from."""
     checksum: str = field(default="", compare=False)
-    """The SHA-256 that this file states of itself, and that fits."""
+    """The SHA-256 stored in the file, verified."""
     residual: float | None = None
-    """Of a regression: the standard deviation of what its networks leave unexplained, in the unit of the outputs."""
+    """For a regression: the standard deviation of what its networks leave unexplained, in the unit of the outputs."""
 
 
 # ---- writing --------------------------------------------------------------------------------------
 
 
 def write(path: str | Path, model: ModelFile) -> None:
-    """Write a model file, atomically: a reader sees the old file or the whole new one."""
+    """Write a model file atomically: a reader sees either the old file or the complete new one."""
     write_whole(path, to_bytes(model))
 
 
 def to_bytes(model: ModelFile) -> bytearray:
-    """The content of a model file. What a reader would refuse is refused here."""
+    """The content of a model file. Rejects whatever a reader would reject."""
     tensors = {name: np.ascontiguousarray(array) for name, array in model.tensors.items()}
     check_model(ModelFile(model.graph, tensors))
     metadata = {
@@ -74,14 +74,14 @@ def to_bytes(model: ModelFile) -> bytearray:
     if model.residual is not None:
         metadata["residual"] = json.dumps(float(model.residual))
         _check_residual(model.residual, model.graph.task)
-    # safetensors writes metadata in an order that changes from run to run; here one model gives one file, always.
+    # safetensors writes metadata in an order that changes from run to run; here the same model gives the same bytes.
     plain = save(tensors)
     length = int.from_bytes(plain[:8], "little")
     header = {"__metadata__": metadata, **json.loads(plain[8 : 8 + length])}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # so that the tensors are aligned
-    if len(text) > MOST_HEADER:
-        raise InvalidFile(f"the graph needs a header of {len(text)} bytes, {MOST_HEADER} are allowed; use fewer layers")
+    if len(text) > MAX_HEADER:
+        raise InvalidFile(f"the graph needs a header of {len(text)} bytes, {MAX_HEADER} are allowed; use fewer layers")
     content = bytearray(len(text).to_bytes(8, "little") + text + plain[8 + length :])
     start = _place_of_digits(text, _NO_DIGITS)
     content[start : start + 64] = hashlib.sha256(content).hexdigest().encode()
@@ -113,9 +113,9 @@ def _document(graph: Graph) -> dict[str, Any]:
 
 
 def read(path: str | Path, max_bytes: int | None = None) -> ModelFile:
-    """Read and check a model file. Whatever is wrong with it is an `InvalidFile` of one line.
+    """Read and check a model file. Any fault raises `InvalidFile` with a one-line message.
 
-    A file of more than `max_bytes` is a `TooMuchMemory`.
+    A file of more than `max_bytes` raises `TooMuchMemory`.
     """
     path = Path(path)
     try:
@@ -135,7 +135,7 @@ def read(path: str | Path, max_bytes: int | None = None) -> ModelFile:
 
 
 def checksum(path: str | Path) -> str:
-    """The SHA-256 that a model file states of itself; the file is read and checked."""
+    """The SHA-256 stored in a model file, after reading and checking the file."""
     return read(path).checksum
 
 
@@ -143,19 +143,20 @@ def _read(file: io.BufferedReader, max_bytes: int | None) -> ModelFile:
     status = os.fstat(file.fileno())
     _require(stat.S_ISREG(status.st_mode), "it is not a file")
     size = status.st_size
-    _require(size >= 8, "it is cut off: a model file starts with 8 bytes of length")
+    _require(size >= 8, "it is cut off: a model file starts with an 8-byte length")
     start = _exactly(file, 8)
     length = int.from_bytes(start, "little")
-    _require(length <= MOST_HEADER, f"a header of {length} bytes, {MOST_HEADER} are allowed; it is no model file")
-    _require(length <= size - 8, f"it is cut off: {size} bytes, the header alone needs {length + 8}")
+    _require(length <= MAX_HEADER, f"its header has {length} bytes, {MAX_HEADER} are allowed; it is not a model file")
+    _require(length <= size - 8, f"it is cut off: it has {size} bytes, and just the header needs {length + 8}")
     text = bytes(_exactly(file, length))
     header = _strict_json(text, "the header")
     metadata = header.pop("__metadata__", None)
-    _require(isinstance(metadata, dict) and metadata.get("format") == KIND, f"it is no {KIND}; write one with bb.pack")
+    right = isinstance(metadata, dict) and metadata.get("format") == KIND
+    _require(right, f"it is not a {KIND}; write one with bb.pack")
     _check_version(metadata.get("version"))
     _check_sizes(header, size - 8 - length)
     if max_bytes is not None and size > max_bytes:
-        raise TooMuchMemory(f"a file of {size:,} bytes where max_memory allows {max_bytes:,}; raise it (--max-memory)")
+        raise TooMuchMemory(f"the file has {size:,} bytes, max_memory allows {max_bytes:,}; raise it (--max-memory)")
     data = _exactly(file, size - 8 - length)
     digits = metadata.get("checksum")
     _check_digits(start, text, data, digits)
@@ -172,19 +173,19 @@ def _read(file: io.BufferedReader, max_bytes: int | None) -> ModelFile:
 
 def _strict_number(text: str) -> float:
     found = re.fullmatch(r"\d{1,18}(\.\d{1,18})?(e[+-]?\d{1,3})?", text, re.ASCII)
-    _require(found is not None, f"its residual {text[:40]!r} is no decimal number")
+    _require(found is not None, f"its residual {text[:40]!r} is not a decimal number")
     return float(text)
 
 
 def _check_residual(residual: float, task: str) -> None:
     _require(task == "regression", "only a regression has a residual")
-    _require(0 <= residual < float("inf"), f"its residual {residual} must be a finite number from 0")
+    _require(0 <= residual < float("inf"), f"its residual {residual} must be a finite number, at least 0")
 
 
 def _exactly(file: io.BufferedReader, count: int) -> bytearray:
-    """`count` bytes; a file that another program is cutting short may have fewer than it had a moment ago."""
+    """`count` bytes; there may be fewer if another program truncates the file at the same time."""
     content = bytearray(count)
-    _require(file.readinto(content) == count, "it is cut off: it became shorter while it was read")
+    _require(file.readinto(content) == count, "it is cut off: it got shorter during reading")
     return content
 
 
@@ -196,13 +197,13 @@ def _tensor(data: bytearray, entry: Mapping[str, Any]) -> NDArray[Any]:
 
 def _check_version(version: Any) -> None:
     known = isinstance(version, str) and re.fullmatch(r"[1-9]\d{0,8}", version, re.ASCII) is not None
-    _require(known, f"version {version!r}: a whole number from 1 is needed")
+    _require(known, f"version {version!r}: it must be a whole number, at least 1")
     if int(version) > VERSION:
-        raise InvalidFile(f"it has version {version} of the format and this reads {VERSION}; update bayesbinn")
+        raise InvalidFile(f"its format version is {version}, this installation reads up to {VERSION}; update bayesbinn")
 
 
 def _check_sizes(header: Mapping[str, Any], available: int) -> None:
-    """Every tensor's type, shape and place against the file's size; all together fill it, without gaps or overlaps."""
+    """Check every tensor's type, shape and offsets; together they fill the file without gaps or overlaps."""
     places = []
     for name, entry in header.items():
         _require(
@@ -222,7 +223,7 @@ def _check_sizes(header: Mapping[str, Any], available: int) -> None:
     for start, end, name in sorted(places):
         _require(start == last, f"tensor {name!r} starts at byte {start}, the one before it ends at byte {last}")
         last = end
-    _require(last == available, f"{available} bytes of tensors where the header tells of {last}")
+    _require(last == available, f"it has {available} bytes of tensors, the header describes {last}")
 
 
 def _check_digits(start: bytearray, header: bytes, data: bytearray, digits: Any) -> None:
@@ -234,13 +235,13 @@ def _check_digits(start: bytearray, header: bytes, data: bytearray, digits: Any)
     digest = hashlib.sha256(start)
     digest.update(header[:at] + _NO_DIGITS.encode() + header[at + 64 :])
     digest.update(data)
-    _require(digest.hexdigest() == digits, "its checksum does not fit: the file is damaged; copy or pack it again")
+    _require(digest.hexdigest() == digits, "its checksum does not match: the file is damaged; copy or pack it again")
 
 
 def _place_of_digits(header: bytes, digits: str) -> int:
-    """Where the checksum's digits stand in the file."""
+    """Where the checksum's digits are in the file."""
     pattern = f'"{digits}"'.encode()
-    _require(header.count(pattern) == 1, "its checksum must stand in the header once")
+    _require(header.count(pattern) == 1, "its checksum must occur in the header exactly once")
     return 8 + header.index(pattern) + 1
 
 
@@ -248,7 +249,7 @@ def _place_of_digits(header: bytes, digits: str) -> int:
 
 
 def _strict_json(text: bytes | str, what: str) -> dict[str, Any]:
-    """An object, without what JSON leaves open: repeated keys, NaN, endless numbers, broken Unicode."""
+    """Parse an object, rejecting what JSON leaves open: repeated keys, NaN, endless numbers, broken Unicode."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -256,7 +257,7 @@ def _strict_json(text: bytes | str, what: str) -> dict[str, Any]:
         return found
 
     def no_constant(name: str) -> NoReturn:
-        raise InvalidFile(f"{what} has {name} for a number")
+        raise InvalidFile(f"{what} has {name} as a number")
 
     def whole(digits: str) -> int:
         _require(len(digits) <= 18, f"{what} has a number of {len(digits)} digits")
@@ -269,14 +270,14 @@ def _strict_json(text: bytes | str, what: str) -> dict[str, Any]:
             parse_constant=no_constant,
             parse_int=whole,
         )
-        # Half a surrogate pair could not even be printed.
+        # Half a surrogate pair cannot even be printed.
         json.dumps(document, ensure_ascii=False).encode()
     except InvalidFile:
         raise
     except (ValueError, RecursionError) as error:
-        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise InvalidFile(f"{what} is no JSON ({reason}): the file is damaged or of another kind") from None
-    _require(isinstance(document, dict), f"{what} is no JSON object")
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InvalidFile(f"{what} is not JSON ({reason}): the file is damaged or of another kind") from None
+    _require(isinstance(document, dict), f"{what} is not a JSON object")
     found: dict[str, Any] = document
     return found
 
@@ -302,7 +303,7 @@ def _parsed_graph(document: dict[str, Any]) -> Graph:
 
 
 def _parsed_node(index: int, entry: Any) -> Node:
-    _require(isinstance(entry, dict), f"node {index} is no object")
+    _require(isinstance(entry, dict), f"node {index} is not an object")
     settings = dict(entry)
     op, name, inputs = settings.pop("op", None), settings.pop("name", ""), settings.pop("inputs", None)
     _require(isinstance(op, str) and isinstance(name, str), f"node {index}: its op and its name must be strings")
@@ -313,7 +314,7 @@ def _parsed_node(index: int, entry: Any) -> Node:
         if isinstance(value, list):
             settings[key] = tuple(value)
         elif key in ("min", "max") and _is_number(value):
-            settings[key] = float(value)  # other writers may leave the ".0" out
+            settings[key] = float(value)  # other writers may omit the ".0"
     return Node(op, tuple(inputs), name, settings, tensors)
 
 
@@ -321,13 +322,13 @@ def _parsed_node(index: int, entry: Any) -> Node:
 
 
 def shapes(model: ModelFile) -> list[Shape]:
-    """The shape of every value of the graph, which is checked against its tensors."""
+    """The shape of every value of the graph, after checking it against its tensors."""
     stored = {name: Stored(array.dtype.name, array.shape) for name, array in model.tensors.items()}
     return check_graph(model.graph, stored)
 
 
 def check_model(model: ModelFile) -> None:
-    """The graph against its tensors, and the tensors' values."""
+    """Check the graph against its tensors, and the tensors' values."""
     shapes(model)
     used = set()
     checked = set()  # many nodes may share a tensor
@@ -338,7 +339,7 @@ def check_model(model: ModelFile) -> None:
             if role == "weight" and array.dtype == np.uint8:
                 count = prod(node.settings["shape"][1:])
                 fine = (name, count) in checked or padding_is_zero(array, count)
-                _require(fine, f"{place(index, node)}: bits after the last weight of a row are not 0")
+                _require(fine, f"{place(index, node)}: the bits after the last weight of a row are not 0")
                 checked.add((name, count))
     for name, array in model.tensors.items():
         _require(name in used, f"tensor {name!r} belongs to no node")
