@@ -1,4 +1,4 @@
-// Plain loops that say what each step of a network computes, and a network that is built beside them.
+// Plain loops that define what each step of a network computes, and a network built along with them.
 #pragma once
 
 #include <math.h>
@@ -97,7 +97,7 @@ struct Dot {
     float value(bool quantised) const { return quantised ? scale.factor * (float)whole : (float)exact; }
 };
 
-// A network beside the values that it should give, which plain loops compute as it is built.
+// A network and the values it should return, which plain loops compute while it is built.
 class Compared {
    public:
     Compared(const Kernels &kernels, size_t networks, size_t inputs, size_t batch, int threads, uint64_t seed)
@@ -249,7 +249,7 @@ class Compared {
 
     size_t size(size_t value) const { return values_[value].at[0].size(); }
 
-    // What the network gives for the inputs: [networks][batch][size of `value`].
+    // The network's outputs for the inputs: [networks][batch][size of `value`].
     Floats run(size_t value) {
         if (!sealed_) {
             network.seal(values_[value].place, size(value));
@@ -279,7 +279,7 @@ class Compared {
         return most;
     }
 
-    // Calls use(pixel, position in the stored row) for what an output sees; padding is nothing.
+    // Calls use(pixel, position in the stored row) for the inputs of an output; padding is skipped.
     template <class Use>
     static void window(const Geometry &g, const Floats &x, size_t row, size_t column, size_t output, Use use) {
         const size_t group = output / g.group_outputs();
