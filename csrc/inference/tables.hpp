@@ -53,7 +53,7 @@ BAYESBINN_INLINE int32_t tables_of_32(const float *x, float inverse, uint8_t *ta
     const __m256 factor = _mm256_set1_ps(inverse);
     const __m256i ab = _mm256_packs_epi32(eight_integers(x, factor), eight_integers(x + 8, factor));
     const __m256i cd = _mm256_packs_epi32(eight_integers(x + 16, factor), eight_integers(x + 24, factor));
-    return eight_tables(_mm256_packs_epi16(ab, cd), tables);  // packing works within halves, which gives the right order
+    return eight_tables(_mm256_packs_epi16(ab, cd), tables);  // packing within halves gives the right order
 }
 
 #else

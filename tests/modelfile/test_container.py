@@ -266,7 +266,7 @@ TENSORS: dict[str, tuple[str, dict[str, Any] | Any, str]] = {
     "backwards": ("w", {"dtype": "U8", "shape": [2, 2], "data_offsets": [12, 8]}, "it is cut off"),
     "huge": ("w", {"dtype": "U8", "shape": [10**9, 10**9], "data_offsets": [8, 10**17]}, "it is cut off"),
     "shape too large": ("w", {"dtype": "U8", "shape": [10**9, 10**9], "data_offsets": [8, 12]}, "4 bytes for a shape"),
-    "nothing of much": ("w", {"dtype": "U8", "shape": [0, 10**17], "data_offsets": [8, 8]}, "bytes of tensors where"),
+    "nothing of much": ("w", {"dtype": "U8", "shape": [0, 10**17], "data_offsets": [8, 8]}, "bytes of tensors, the header describes"),
     "negative": ("w", {"dtype": "U8", "shape": [-2, -2], "data_offsets": [8, 12]}, "list of sizes"),
     "three offsets": ("w", {"dtype": "U8", "shape": [2, 2], "data_offsets": [8, 10, 12]}, "two numbers"),
     "overlap": ("w", {"dtype": "U8", "shape": [2, 2], "data_offsets": [4, 8]}, ""),

@@ -105,7 +105,7 @@ def test_20_000_files_under_address_sanitizer() -> None:
         capture_output=True,
         text=True,
         check=False,
-        cwd=PROGRAM.parent.parent,
+        cwd=PROGRAM.parents[2],
     )
     if "cannot find" in done.stderr and "asan" in done.stderr:
         pytest.skip("this compiler has no sanitizer libraries")

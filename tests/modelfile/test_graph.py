@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[list[Node], str]] = {
     "two shapes": ([Node("max_pool2d", (0,), settings=POOL), Node("add", (0, 1))], "two values of the same shape"),
     "concat": (
         [Node("max_pool2d", (0,), settings=POOL), Node("concat", (0, 1), settings={"axis": 0})],
-        "one shape but",
+        "same shape except",
     ),
     "features": ([Node("linear", (0,), settings={"shape": (4, 7)}, tensors={"weight": "matrix"})], "7 features"),
     "no weight": ([conv(tensors={})], "it has no weight"),

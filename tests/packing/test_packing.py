@@ -452,11 +452,11 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "loop over the batch": (Calls(lambda x: torch.stack([row for row in x])), "Calls cannot be traced"),  # noqa: C416
     "own statistics": (
         nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)),
-        "BatchNorm1d in module '1' is not supported with the statistics of the batch itself",
+        "BatchNorm1d in module '1' is not supported with batch statistics",
     ),
     "dropout that is on": (Calls(lambda x: F.dropout(x, training=True)), "pass training=self.training"),
-    "no layer": (nn.Identity(), "pass example_input"),
-    "convolution first": (nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(4, 4)), "pass example_input, a batch as it"),
+    "no layer": (nn.Identity(), "pass a batch as example_input"),
+    "convolution first": (nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(4, 4)), "pass a batch as example_input"),
 }
 
 
@@ -510,7 +510,7 @@ def test_what_the_tracer_does_not_see_is_found_by_the_proof(path: Path) -> None:
         ({"samples": 2}, "samples=2 without a posterior"),
         ({"task": "ranking"}, "task='ranking'"),
         ({"real": "float8"}, "real='float8'"),
-        ({"target": (0.0, 1.0)}, "only a regression"),
+        ({"target": (0.0, 1.0)}, "only for regression"),
         ({"classes": ["a", "b"]}, "2 class names for 3 classes"),
         ({"features": ["a", "b"]}, "2 column names"),
         ({"normalisation": (torch.zeros(2), torch.ones(2))}, "mean has shape .2,.; 1 or 4 values are needed"),

@@ -143,7 +143,7 @@ def test_a_table_without_a_header_gets_a_note(table: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,2,3,4,5\n1,2,3,4,5\n", "holds 5 numbers and does not name the model's 4 columns"),
+        ("1,2,3,4,5\n1,2,3,4,5\n", "has 5 numbers and does not name the model's 4 columns"),
         ("0,1,2,3,3\n1,2,3,4,5\n", "two columns are named '3'"),
         ("0,1,2,3,a,a\n1,2,3,4,5,6\n", "two columns are named 'a'"),
         ("0,1,2,3,,a\n1,2,3,4,5,6\n", "column 5 has no name"),

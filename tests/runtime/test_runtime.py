@@ -239,7 +239,7 @@ def test_one_logit_means_two_classes_and_regression_has_a_deviation() -> None:
     np.testing.assert_allclose(regressor.regression(x).std[:, 0], z.std(0, ddof=1), rtol=1e-5)
     with pytest.raises(InvalidUse, match="regression"):
         regressor.predict_proba(x)
-    with pytest.raises(InvalidUse, match="classes"):
+    with pytest.raises(InvalidUse, match="classifier"):
         classifier.regression(x)
 
 

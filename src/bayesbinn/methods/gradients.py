@@ -30,6 +30,12 @@ class Batch(NamedTuple):
     """The sample behind the gradients; None: they are totals over several samples."""
 
 
+def present(gradient: Tensor | None) -> Tensor:
+    """A gradient that is known to exist."""
+    assert gradient is not None
+    return gradient
+
+
 def refuse_unusable(name: str, gradient: Tensor) -> None:
     """Reject a gradient that is not an ordinary dense tensor."""
     if type(gradient).__name__ == "MaskedTensor":
