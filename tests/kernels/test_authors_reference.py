@@ -269,7 +269,7 @@ def test_unknown_activations_are_refused() -> None:
         reference.run(one_node("relu", (9,), {}), np.zeros((1, 9), np.float32), "int4")  # type: ignore[arg-type]
 
 
-# A last bit that differs between machines can carry an activation over a rounding boundary: a step of 1/127.
+# If the last bit differs between machines, an activation can cross a rounding boundary: a difference of 1/127.
 @pytest.mark.parametrize(("activations", "tolerance"), [("exact", 1e-5), ("int8", 2e-2)])
 def test_a_file_of_version_1_still_gives_the_same(activations: Any, tolerance: float) -> None:
     model = model_file.read(FIXTURES / "model-v1.safetensors")

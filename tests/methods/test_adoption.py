@@ -1,4 +1,4 @@
-"""Biases and gains that reach a binary method by way of ``model.parameters()`` do not become binary unnoticed."""
+"""Biases and gains that reach a binary method through ``model.parameters()`` do not become binary unnoticed."""
 
 from __future__ import annotations
 

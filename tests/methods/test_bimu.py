@@ -100,7 +100,7 @@ def test_chunks_and_layouts_do_not_matter() -> None:
 
 
 def test_steps_are_bounded() -> None:
-    """By η·η_max·a·|g|; towards 0 also by η/2. The fading adds at most |λ|/N."""
+    """By η·η_max·a·|g|; toward 0 also by η/2. The fading adds at most |λ|/N."""
     generator = torch.Generator().manual_seed(0)
     natural = torch.randn(10_000, generator=generator) * 4
     g = torch.randn(10_000, generator=generator) * 10 ** (torch.rand(10_000, generator=generator) * 12 - 6)
@@ -190,4 +190,4 @@ def test_two_blobs_are_learned_one_example_at_a_time() -> None:
     with torch.no_grad():
         assert float((model(x[300:]).argmax(1) == y[300:]).float().mean()) >= 0.95
     strengths = torch.cat([value.abs().flatten() for value in optimizer.posterior().natural.values()])
-    assert 0.1 < float(strengths.median()) < 5, "it learned, and it can still change its mind"
+    assert 0.1 < float(strengths.median()) < 5, "it learned, and the weights can still change"

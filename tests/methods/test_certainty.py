@@ -1,4 +1,4 @@
-"""`certainty`, the one knob to a posterior, by every entry; and the warnings where there is no posterior."""
+"""`certainty`, the one setting for a posterior, through every interface; and the warnings without a posterior."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def wine(folder: Path) -> Path:
 
 
 def trained(folder: Path, changes: list[str]) -> tuple[Run, list[str]]:
-    """A run as `bayesbinn train wine.csv --set ...` prepares it, and what it warned of."""
+    """A run as `bayesbinn train wine.csv --set ...` prepares it, and its warnings."""
     chosen = prepare(str(wine(folder)), "bayesbinn", 0, 30, "kind", changes, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", StuckTraining)

@@ -47,7 +47,7 @@ def train(model: nn.Module, optimizer: bb.BinaryOptimizer, data: Batches, epochs
 
 
 def looped_fisher(model: nn.Module, data: Batches, u: Tensor) -> dict[str, Tensor]:
-    """One example after the other, by autograd."""
+    """One example at a time, by autograd."""
     totals = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     x = torch.cat([inputs for inputs, _ in data])[: len(u)]
     model.eval()
@@ -216,7 +216,7 @@ def test_before_the_first_task_ends_it_is_adam() -> None:
 
 
 def task(number: int) -> Batches:
-    """Two classes, told apart by feature 0 and 1 in the first task and by 2 and 3 in the second."""
+    """Two classes, separated by features 0 and 1 in the first task and by 2 and 3 in the second."""
     x = torch.randn(256, 4, generator=torch.Generator().manual_seed(number))
     mask = torch.zeros(4)
     mask[2 * number : 2 * number + 2] = 1

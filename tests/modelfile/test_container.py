@@ -1,4 +1,4 @@
-"""The model file: what is written is read again, and whatever is damaged or forged is one line, never another error."""
+"""The model file: what is written can be read, and a damaged or forged file gives one line, never another error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def small() -> ModelFile:
 
 
 def sealed(header: dict[str, Any] | str, data: bytes) -> bytes:
-    """A file with a right checksum, whatever else is in it."""
+    """A file with a correct checksum, whatever else is in it."""
     text = header if isinstance(header, str) else json.dumps(header)
     raw = text.encode("utf-8", "surrogatepass").replace(b"CHECKSUM", b"0" * 64)
     content = len(raw).to_bytes(8, "little") + raw + data
@@ -43,7 +43,7 @@ def sealed(header: dict[str, Any] | str, data: bytes) -> bytes:
 
 
 def parts(model: ModelFile) -> tuple[dict[str, Any], bytes]:
-    """Header and tensors of a model's file, the checksum left open."""
+    """Header and tensors of a model file, without the checksum."""
     content = bytes(model_file.to_bytes(model))
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
@@ -160,7 +160,7 @@ def test_no_file_at_all(tmp_path: Path) -> None:
         model_file.read(tmp_path)
 
 
-# ---- forged files, their checksum right ----------------------------------------------------------------
+# ---- forged files with a correct checksum ----------------------------------------------------------------
 
 
 def test_a_forged_checksum_is_right(path: Path) -> None:
@@ -266,7 +266,7 @@ TENSORS: dict[str, tuple[str, dict[str, Any] | Any, str]] = {
     "backwards": ("w", {"dtype": "U8", "shape": [2, 2], "data_offsets": [12, 8]}, "it is cut off"),
     "huge": ("w", {"dtype": "U8", "shape": [10**9, 10**9], "data_offsets": [8, 10**17]}, "it is cut off"),
     "shape too large": ("w", {"dtype": "U8", "shape": [10**9, 10**9], "data_offsets": [8, 12]}, "4 bytes for a shape"),
-    "nothing of much": ("w", {"dtype": "U8", "shape": [0, 10**17], "data_offsets": [8, 8]}, "bytes of tensors, the header describes"),
+    "nothing of much": ("w", {"dtype": "U8", "shape": [0, 10**17], "data_offsets": [8, 8]}, "the header describes"),
     "negative": ("w", {"dtype": "U8", "shape": [-2, -2], "data_offsets": [8, 12]}, "list of sizes"),
     "three offsets": ("w", {"dtype": "U8", "shape": [2, 2], "data_offsets": [8, 10, 12]}, "two numbers"),
     "overlap": ("w", {"dtype": "U8", "shape": [2, 2], "data_offsets": [4, 8]}, ""),

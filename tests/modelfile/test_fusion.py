@@ -57,7 +57,7 @@ def test_two_affines_are_one() -> None:
 @pytest.mark.parametrize("op", ["linear", "conv2d", "max_pool2d"])
 @pytest.mark.parametrize("branches", [False, True], ids=["chain", "branch"])
 def test_the_native_runtime_fuses_without_changing_a_result(op: str, branches: bool, tmp_path: Path) -> None:
-    """Beside the reference, which fuses nothing; a branch needs the value from before the affine."""
+    """Compared with the reference, which fuses nothing; a branch needs the value before the affine."""
     rng = np.random.default_rng(0)
     channels = 4
     settings: dict[str, Any] = {

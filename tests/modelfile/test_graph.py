@@ -1,4 +1,4 @@
-"""The layer graph: shapes as torch has them, and rules that a graph must keep."""
+"""The layer graph: the same shapes as torch, and rules that a graph must follow."""
 
 from __future__ import annotations
 

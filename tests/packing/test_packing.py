@@ -1,4 +1,4 @@
-"""Packing: what comes out of the file is what the torch model says, and what it cannot say is refused by name."""
+"""Packing: the file gives the torch model's outputs, and what cannot be packed is rejected by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bayesbinn.runtime import reference
 
 
 def prepared(model: nn.Module, *, binary: bool = True) -> nn.Module:
-    """With weights of ±1 and statistics, gains and biases that are nothing special (gains of either sign)."""
+    """With weights of ±1 and random statistics, gains (of either sign) and biases."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_()
@@ -51,7 +51,7 @@ def outputs(packed: ModelFile, x: Tensor) -> Tensor:
 
 
 def agree(model: nn.Module, path: Path, x: Tensor, **options: Any) -> ModelFile:
-    """Pack without the built-in proof, read the file again and compare with torch."""
+    """Pack without the built-in verification, read the file again and compare with torch."""
     bb.pack(model, path, example_input=x, verify=False, **options)
     packed = model_file.read(path)
     with torch.no_grad():
@@ -102,7 +102,7 @@ def test_batchnorm_joins_its_layer_and_is_alone_after_pooling(path: Path) -> Non
 
 
 class Residual(nn.Module):
-    """A value with two users, a concatenation, and a BatchNorm that cannot join its layer."""
+    """A value with two users, a concatenation, and a BatchNorm that cannot be folded into its layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_residual_and_concatenation(path: Path) -> None:
 
 
 class Functional(nn.Module):
-    """No module but parameters; weights are signs of latent ones; the batch's size is asked for."""
+    """Parameters without modules; weights are signs of latent weights; forward uses the batch size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -365,7 +365,7 @@ def test_normalisation_lets_the_file_take_pixels(count: int, path: Path) -> None
     assert ops(packed)[0] == "affine" and packed.graph.classes == tuple("abcdefghij")
 
 
-# ---- the model stays as it is ------------------------------------------------------------------------------
+# ---- the model does not change ------------------------------------------------------------------------------
 
 
 def test_the_model_is_not_changed(path: Path) -> None:
@@ -417,7 +417,7 @@ def test_made_up_examples_leave_the_random_state_alone(path: Path) -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------
+# ---- what is rejected ---------------------------------------------------------------------------------------
 
 
 class Calls(nn.Module):

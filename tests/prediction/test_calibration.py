@@ -55,13 +55,13 @@ def random_posterior(model: nn.Module, seed: int = 1) -> BernoulliPosterior:
 
 
 def some_batches() -> list[Tensor]:
-    """The last one is smaller, and still counts as much as the others."""
+    """The last batch is smaller, but counts as much as the others."""
     generator = torch.Generator().manual_seed(2)
     return [3 * torch.randn(n, 1, 6, 6, generator=generator) + 1 for n in (8, 8, 5)]
 
 
 def by_hand(model: nn.Module, weights: dict[str, Tensor], batches: list[Tensor]) -> dict[str, Tensor]:
-    """The obvious way, on a copy: momentum None, BatchNorm in training mode, all else in eval mode."""
+    """The obvious way, on a copy: momentum None, BatchNorm in training mode, everything else in eval mode."""
     model = copy.deepcopy(model).eval()
     model.load_state_dict(weights, strict=False)
     for layer in model.modules():
@@ -333,7 +333,7 @@ def test_only_right_answers_are_not_taken_for_certainty(rows: int) -> None:
 
 
 def test_a_few_easy_rows_do_not_lead_to_extreme_probabilities() -> None:
-    """A small margin on one of 11 rows asked for a scale of 28.6 when nothing held it back."""
+    """Without a prior, a small margin on one of 11 rows led to a scale of 28.6."""
     z = torch.tensor([2.0, 0.0, 0.0]).repeat(11, 1)
     z[-1, 1] = 1.95
     with pytest.warns(CalibrationWarning, match="11 validation rows are too few to calibrate"):
@@ -382,11 +382,11 @@ def test_noise_with_unequal_classes_gets_the_base_rate(samples: int) -> None:
 
 @pytest.mark.parametrize("few", [0, 1])
 def test_a_class_that_validation_lacks_keeps_its_recall(few: int) -> None:
-    """New rows of it fell from 93 % to 35 % recall when all shifts were centred together."""
+    """Recall on new rows of this class fell from 93 % to 35 % when all shifts were centered together."""
     y = torch.cat([torch.arange(200) % 2, torch.full((few + 500,), 2)])
     z = 0.5 * torch.randn(len(y), 3)
     z[torch.arange(len(y)), y] += 1
-    z[:, 2] += 0.5  # many rows of the others are taken for it, which asks for a shift against it
+    z[:, 2] += 0.5  # many rows of other classes are predicted as this one, which suggests a shift against it
     rows = 200 + few
     found = calibrate(nn.Identity(), None, z[:rows], y[:rows])
     assert found.mode_shift[2] == 0 and sum(found.mode_shift) == pytest.approx(0, abs=1e-9)

@@ -1,4 +1,4 @@
-"""`bayesbinn run` takes and refuses the same inputs as `bayesbinn predict`."""
+"""`bayesbinn run` accepts and rejects the same inputs as `bayesbinn predict`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on a table whose columns are called 0, 1, 2, 3."""
+    """A run on a table whose columns are named 0, 1, 2, 3."""
     folder = tmp_path_factory.mktemp("table")
     x = np.random.default_rng(0).normal(size=(COUNT, FEATURES)).round(2).tolist()
     rows = [[*row, ("rose", "tulip")[i % 2]] for i, row in enumerate(x)]
