@@ -184,7 +184,7 @@ def test_bayesbinn_prior_without_momentum_and_momentum_without_prior() -> None:
     step_with(optimizer, weight, (0.3, -0.2, 0.1, 0.05))
     close(natural_of(optimizer), (0.3815565, -0.5824714, 1.576326, -9.85))
 
-        # With only momentum, the first step is that without momentum; after the second, a weight with
+    # With only momentum, the first step is that without momentum; after the second, a weight with
     # g = 0 and s·g = 0 shows the bias correction: λ: 2 → 1.8, m = 0.2; then m = 0.9·0.2 + 0.1·1.8 =
     # 0.36 and λ = 1.8 − 0.1·0.36/0.19 = 1.6105263.
     optimizer, weight = bayesbinn((0.5, -1.0, 2.0, -10.0), lr=0.1, temperature=1.0, momentum=0.9)

@@ -180,7 +180,7 @@ def test_statistics_survive_a_calibration_of_the_logits() -> None:
         ({"seed": 5}, "statistics are for seed 4, the prediction uses 5"),
         ({"samples": 4}, "statistics are for 3 samples, the prediction uses 4 samples"),
         ({"samples": 0}, "statistics are for 3 samples, the prediction uses the mode"),
-        ({"posterior": random_posterior(network(), seed=9)}, "statistics are for another posterior"),
+        ({"posterior": random_posterior(network(), seed=9)}, "statistics belong to a different posterior"),
     ],
 )
 def test_statistics_of_other_weights_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -196,7 +196,7 @@ def test_statistics_of_another_model_are_refused() -> None:
     posterior = random_posterior(model)
     statistics = recalibrate(model, posterior, some_batches(), samples=2)
     other = nn.Sequential(*model[:6])
-    with pytest.raises(InvalidInput, match=r"another model: '6.running_mean' has shape \(4,\), here nothing"):
+    with pytest.raises(InvalidInput, match=r"a different model: '6.running_mean' has shape \(4,\), here nothing"):
         predict(other, posterior, some_batches()[0], 2, statistics=statistics)
 
 

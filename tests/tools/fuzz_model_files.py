@@ -477,7 +477,7 @@ def peak_memory() -> int:
 
 
 def limit_memory() -> None:
-    """Limit address space to the current use plus `MAX_GROWTH`; AddressSanitizer needs terabytes and has other limits."""
+    """Limit address space to the current use plus `MAX_GROWTH`; AddressSanitizer needs terabytes, so not for it."""
     if "BAYESBINN_FUZZ_MODULE" not in os.environ and sys.platform == "linux":
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + 2 * MAX_GROWTH, resource.RLIM_INFINITY))

@@ -52,13 +52,14 @@ class BatchNormStatistics:
         if samples and seed != self.seed:
             raise InvalidInput(f"the statistics are for seed {self.seed}, the prediction uses {seed}; use one seed")
         if self.fingerprint != _fingerprint(posterior):
-            raise InvalidInput("the statistics are for another posterior; recalibrate with the one used here")
+            raise InvalidInput("the statistics belong to a different posterior; recalibrate with the one used here")
         own = {canonical_name(name): buffer for name, buffer in model.named_buffers()}
         for name, value in self.tensors.items():
             if name not in own or own[name].shape != value.shape[1:]:
                 found = tuple(own[name].shape) if name in own else "nothing"
+                there = tuple(value.shape[1:])
                 raise InvalidInput(
-                    f"the statistics are for another model: {name!r} has shape {tuple(value.shape[1:])}, here {found}"
+                    f"the statistics belong to a different model: {name!r} has shape {there}, here {found}"
                 )
 
 
