@@ -91,9 +91,9 @@ void TableConvolution::build_row(
 
 // Offsets of the blocks of a window in output row y, from the window's first column.
 void TableConvolution::offsets_of(size_t y, uint32_t *offsets) const {
-    const bool neighbours = g_.dilation_width == 1;
-    const size_t runs = neighbours ? 1 : g_.kernel_width;
-    const size_t run_bytes = neighbours ? g_.kernel_width * pixel_bytes_ : pixel_bytes_;
+    const bool neighbors = g_.dilation_width == 1;
+    const size_t runs = neighbors ? 1 : g_.kernel_width;
+    const size_t run_bytes = neighbors ? g_.kernel_width * pixel_bytes_ : pixel_bytes_;
     for (size_t tap_y = 0; tap_y < g_.kernel_height; tap_y++) {
         const size_t row = (y * g_.stride_height + tap_y * g_.dilation_height) % ring_rows_;
         for (size_t run = 0; run < runs; run++)
@@ -119,7 +119,7 @@ void TableConvolution::run(const Frame &frame, size_t task, std::byte *scratch) 
     const Columns part{from, std::min(from + wide_, g_.out_width)};
     const Ring ring(*this, scratch);
     const float *image = frame.get(inputs[0], frame.network, band.example);
-    const Quantisation scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
+    const Quantization scale = Quantization::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
     size_t built = band.first * g_.stride_height;
     for (size_t first = band.first; first < band.last; first += strip_) {
         const size_t last = std::min(first + strip_, band.last);

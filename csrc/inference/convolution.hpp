@@ -83,8 +83,8 @@ class WindowConvolution : public Step {
     void run(const Frame &frame, size_t task, std::byte *scratch) const override {
         const Band band(frame, output, g_.windows(), task);
         const float *image = frame.get(inputs[0], frame.network, band.example);
-        Quantisation scale{};
-        if (Rows::QUANTISED) scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
+        Quantization scale{};
+        if (Rows::QUANTIZED) scale = Quantization::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
         for (size_t first = band.first; first < band.last; first += strip_) {
             const size_t last = std::min(first + strip_, band.last);
             for (size_t group = 0; group < g_.groups; group++) {
@@ -105,7 +105,7 @@ class WindowConvolution : public Step {
 
     // Windows `first` to `last`, counted row by row; `scratch` has space for one window, then for the prepared strip.
     void prepare(
-        const Kernels &kernels, const float *image, size_t first, size_t last, size_t group, Quantisation scale,
+        const Kernels &kernels, const float *image, size_t first, size_t last, size_t group, Quantization scale,
         std::byte *scratch
     ) const {
         const Rows &rows = set(0, group);

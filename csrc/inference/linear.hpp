@@ -31,8 +31,8 @@ void multiply_strip(
 }
 
 template <class Rows>
-Quantisation scale_of_row(const Kernels &kernels, const float *x, size_t count) {
-    return Rows::QUANTISED ? Quantisation::of(kernels.largest(x, count)) : Quantisation{};
+Quantization scale_of_row(const Kernels &kernels, const float *x, size_t count) {
+    return Rows::QUANTIZED ? Quantization::of(kernels.largest(x, count)) : Quantization{};
 }
 
 template <class Rows>

@@ -71,30 +71,30 @@ WeightSets sets_of(const Array<float, 3> &reals, size_t count, size_t networks) 
     return sets;
 }
 
-Products products_of(bool binary, bool quantised) {
-    return !binary ? Products::real : quantised ? Products::tables : Products::pairs;
+Products products_of(bool binary, bool quantized) {
+    return !binary ? Products::real : quantized ? Products::tables : Products::pairs;
 }
 
 template <class T>
 size_t linear(
-    Network &network, size_t input, size_t rows, size_t count, const Array<T, 3> &weights, bool quantised,
+    Network &network, size_t input, size_t rows, size_t count, const Array<T, 3> &weights, bool quantized,
     const Scales &scale, const Scales &shift, float low, float high
 ) {
     require(count > 0, "a linear layer needs inputs");
     const WeightSets sets = sets_of(weights, count, network.networks());
-    const Products products = products_of(std::is_same_v<T, uint8_t>, quantised);
+    const Products products = products_of(std::is_same_v<T, uint8_t>, quantized);
     Finishing finish = finishing(network, scale, shift, weights.shape(1), low, high);
     return network.linear(input, rows, products, sets, std::move(finish));
 }
 
 template <class T>
 size_t convolution(
-    Network &network, size_t input, const Geometry &g, const Array<T, 3> &weights, bool quantised, const Scales &scale,
+    Network &network, size_t input, const Geometry &g, const Array<T, 3> &weights, bool quantized, const Scales &scale,
     const Scales &shift, float low, float high
 ) {
     require(g.outputs == weights.shape(1), "as many outputs as rows of weights are needed");
     const WeightSets sets = sets_of(weights, g.group_channels() * g.taps(), network.networks());
-    const Products products = products_of(std::is_same_v<T, uint8_t>, quantised);
+    const Products products = products_of(std::is_same_v<T, uint8_t>, quantized);
     Finishing finish = finishing(network, scale, shift, g.outputs, low, high);
     return network.convolution(input, g, products, sets, std::move(finish));
 }

@@ -30,7 +30,7 @@ struct RowBlock {
 class TableRows {
    public:
     static constexpr size_t OUTPUTS = TILE;
-    static constexpr bool QUANTISED = true;
+    static constexpr bool QUANTIZED = true;
     static constexpr size_t TOTALS = MAX_TILES * MAX_ROWS * TILE;
     static constexpr size_t SCRATCH = TOTALS * sizeof(int32_t) + LookUpChunks::BYTES;
 
@@ -42,7 +42,7 @@ class TableRows {
 
     size_t prepared_bytes() const { return LINE + blocks_ * BLOCK * TABLE; }
 
-    void prepare(const Kernels &kernels, const float *x, Quantisation scale, std::byte *to) const {
+    void prepare(const Kernels &kernels, const float *x, Quantization scale, std::byte *to) const {
         Head &head = *reinterpret_cast<Head *>(to);
         uint8_t *const tables = reinterpret_cast<uint8_t *>(to) + LINE;
         head = {scale.factor, 0};
@@ -100,7 +100,7 @@ class TableRows {
 class PairRows {
    public:
     static constexpr size_t OUTPUTS = PAIR_TILE;
-    static constexpr bool QUANTISED = false;
+    static constexpr bool QUANTIZED = false;
     static constexpr size_t SUMS = MAX_TILES * MAX_ROWS * PAIR_TILE;
     static constexpr size_t SCRATCH = SUMS * sizeof(float) + PairChunks::BYTES;
 
@@ -110,7 +110,7 @@ class PairRows {
 
     size_t prepared_bytes() const { return words_ * WORD * 2 * sizeof(float); }
 
-    void prepare(const Kernels &kernels, const float *x, Quantisation, std::byte *to) const {
+    void prepare(const Kernels &kernels, const float *x, Quantization, std::byte *to) const {
         float *const pairs = reinterpret_cast<float *>(to);
         const size_t even = count_ / 2 * 2;
         kernels.build_pairs(x, even, pairs);
@@ -161,7 +161,7 @@ class PairRows {
 class RealRows {
    public:
     static constexpr size_t OUTPUTS = PAIR_TILE;
-    static constexpr bool QUANTISED = false;
+    static constexpr bool QUANTIZED = false;
     static constexpr size_t SCRATCH = 0;
 
     RealRows(Arena &arena, const StoredWeights &stored, const Order &order)
@@ -169,7 +169,7 @@ class RealRows {
 
     size_t prepared_bytes() const { return round_up(count_ * sizeof(float), LINE); }
 
-    void prepare(const Kernels &, const float *x, Quantisation, std::byte *to) const {
+    void prepare(const Kernels &, const float *x, Quantization, std::byte *to) const {
         memcpy(to, x, count_ * sizeof(float));
     }
 

@@ -73,10 +73,10 @@ struct Finishing {
 };
 
 // The scale of quantized activations: x ≈ factor·q with q = x·inverse rounded.
-struct Quantisation {
+struct Quantization {
     float factor, inverse;
 
-    static Quantisation of(float largest) {
+    static Quantization of(float largest) {
         const float inverse = 127.0f / largest;
         if (largest != largest) return {largest, 0.0f};  // NaN or infinite inputs: all outputs are NaN
         // Only zeros, or numbers so small that their inverse overflows.

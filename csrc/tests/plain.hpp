@@ -87,14 +87,14 @@ inline float finished(const Finishing &f, size_t network, size_t channel, float 
 struct Dot {
     double exact = 0, size = 0;
     int64_t whole = 0;
-    Quantisation scale{};
+    Quantization scale{};
 
     void add(float x, float w) {
         exact += (double)x * w;
         size += fabs((double)x * w);
         if (scale.inverse != 0.0f) whole += (int64_t)lrintf(x * scale.inverse) * (int64_t)w;
     }
-    float value(bool quantised) const { return quantised ? scale.factor * (float)whole : (float)exact; }
+    float value(bool quantized) const { return quantized ? scale.factor * (float)whole : (float)exact; }
 };
 
 // A network and the values it should return, which plain loops compute while it is built.
@@ -122,7 +122,7 @@ class Compared {
             for (size_t r = 0; r < rows; r++)
                 for (size_t o = 0; o < outputs; o++) {
                     Dot dot;
-                    dot.scale = Quantisation::of(largest(&x[r * count], count));
+                    dot.scale = Quantization::of(largest(&x[r * count], count));
                     for (size_t k = 0; k < count; k++) dot.add(x[r * count + k], w.at(n, o, k));
                     y.push_back(finished(f, n, o, dot.value(products == Products::tables)));
                 }
@@ -131,7 +131,7 @@ class Compared {
     }
 
     size_t convolution(size_t input, const Geometry &g, Products products, bool own) {
-        const bool quantised = products == Products::tables && g.groups == 1;
+        const bool quantized = products == Products::tables && g.groups == 1;
         const Weights &w = kept(
             Weights(random_, own ? networks_ : 1, g.outputs, g.group_channels() * g.taps(), products != Products::real)
         );
@@ -144,9 +144,9 @@ class Compared {
                 for (size_t column = 0; column < g.out_width; column++)
                     for (size_t o = 0; o < g.outputs; o++) {
                         Dot dot;
-                        dot.scale = Quantisation::of(largest(x.data(), x.size()));
+                        dot.scale = Quantization::of(largest(x.data(), x.size()));
                         window(g, x, row, column, o, [&](float v, size_t k) { dot.add(v, w.at(n, o, k)); });
-                        y.push_back(finished(f, n, o, dot.value(quantised)));
+                        y.push_back(finished(f, n, o, dot.value(quantized)));
                     }
             return y;
         });

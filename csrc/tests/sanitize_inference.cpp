@@ -49,7 +49,7 @@ void test_activations(const Kernels &k, size_t count, Random &random) {
     for (float v : x) most = std::max(most, fabsf(v));
     expect(k.largest(x.data(), count) == most, where + ": largest");
     if (!count) return;
-    const Quantisation scale = Quantisation::of(most);
+    const Quantization scale = Quantization::of(most);
     const size_t groups = (count + GROUP - 1) / GROUP;
     std::vector<uint8_t> tables(tables_bytes(count));
     const int32_t magnitude = k.build_tables(x.data(), count, scale.inverse, tables.data());
@@ -306,7 +306,7 @@ void test_batches(const Kernels &kernels) {
             network.seal(network.linear(0, 1, products, w.sets(), finishing), OUTPUTS);
             network.run(x.data(), BATCH, together.data());
             for (size_t i = 0; i < BATCH; i++) network.run(&x[i * count], 1, &alone[i * OUTPUTS]);
-            expect(same(together, alone), std::string(kernels.name) + ": a row alone, of " + std::to_string(count));
+            expect(same(together, alone), std::string(kernels.name) + ": a single row, of " + std::to_string(count));
         }
 }
 

@@ -237,7 +237,7 @@ def test_shifts_of_a_calibration_reach_c(outputs: int, tmp_path: Path) -> None:
         np.testing.assert_allclose(out, right, rtol=0, atol=1e-6)
 
 
-def test_nothing_is_written_but_the_buffer(tmp_path: Path) -> None:
+def test_only_the_buffer_is_written(tmp_path: Path) -> None:
     """No writable data in the object file, and no external functions except these from math.h and string.h."""
     _, source = export_c(cases.residual(5), tmp_path)
     subprocess.run(["gcc", "-Os", "-c", *STRICT, str(source), "-o", str(tmp_path / "m.o")], check=True)

@@ -160,7 +160,7 @@ SPECIAL = torch.tensor([[0.0, -0.0, 1.5, -1.5, 200.0, -200.0, float("inf"), floa
         ("hardtanh", {"min": -1.0, "max": 6.0}, lambda x: F.hardtanh(x, -1.0, 6.0)),
     ],
 )
-def test_activations_also_of_numbers_that_are_none(op: str, options: dict[str, Any], function: Any) -> None:
+def test_activations_including_nan_and_infinity(op: str, options: dict[str, Any], function: Any) -> None:
     found = outputs(one_node(op, (9,), options), SPECIAL)
     torch.testing.assert_close(found, function(SPECIAL), equal_nan=True)
 

@@ -152,7 +152,7 @@ def filled(size: int, shifted: bool) -> Tensor:
 
 
 @needs_native
-class TestSameAsTwin:
+class TestSameAsReference:
     """Bit for bit, on every size, alignment and kind of λ."""
 
     @pytest.mark.parametrize("temperature", TEMPERATURES)
@@ -361,7 +361,7 @@ class TestSameAsTwin:
 
 @needs_native
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_short_way_changes_nothing(temperature: float) -> None:
+def test_fast_path_changes_nothing(temperature: float) -> None:
     """One uncertain weight puts its block on the slow path; the certain weights next to it do not change."""
     threshold = elementary.MAX_LOGISTIC + elementary.SATURATION * temperature
     for excess in (1.00002, 1.0001, 1.1, 1e10):
@@ -528,7 +528,7 @@ def test_bop_takes_the_signs_of_weights_that_are_not_binary(as_given: bool, monk
 
 
 @needs_native
-def test_first_beyond_of_a_view_ignores_its_neighbours() -> None:
+def test_first_beyond_of_a_view_ignores_its_neighbors() -> None:
     memory = torch.full((100,), math.nan)
     memory[3:40] = 1.0
     assert native.first_beyond([memory[3:40]], LARGEST) is None
@@ -588,7 +588,7 @@ def test_the_table_has_every_compiled_kernel() -> None:
 
 
 @needs_native
-def test_buffers_and_settings_go_by_their_names() -> None:
+def test_buffers_and_settings_are_matched_by_name() -> None:
     a, b = torch.zeros(3), torch.tensor([1.0, -1.0, 2.0])
     swapped = native.compiled("bop_update", ("parameter", "gradient", "average"), ("threshold", "rate"))
     weights, averages = ([torch.ones(3), torch.ones(3)], [torch.zeros(3), torch.zeros(3)])
@@ -627,7 +627,7 @@ def test_a_build_from_other_sources_is_refused() -> None:
 
 
 @needs_native
-def test_neighbouring_memory_is_left_alone() -> None:
+def test_neighboring_memory_does_not_change() -> None:
     for size in SIZES[:-1]:
         memory = torch.full((size + 64,), 7.0)
         compiled.write_relaxed_sample([memory[32 : 32 + size]], [naturals(size)], [KEY], 0, 1.0)
@@ -685,7 +685,7 @@ def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
     if shown.startswith("False"):
         pytest.skip(shown)
     assert shown == f"True {isa}"
-    chosen = "TestSameAsTwin or philox or random_bits or short_way or extreme or finite or pack or in_use"
+    chosen = "TestSameAsReference or philox or random_bits or fast_path or extreme or finite or pack or in_use"
     run = run_python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen, BAYESBINN_ISA=isa)
     assert run.returncode == 0, run.stdout[-3000:]
     assert "passed" in run.stdout

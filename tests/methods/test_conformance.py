@@ -378,7 +378,7 @@ def test_misuse_is_refused(case: str) -> None:
 
 
 @every_method
-def test_a_closure_that_does_nothing_steps_on_the_samples_at_hand(case: str) -> None:
+def test_a_closure_that_does_nothing_uses_the_collected_samples(case: str) -> None:
     """Lightning always passes one."""
     model, peer = network(), network()
     optimizer, reference = make(case, model), make(case, peer)
@@ -422,7 +422,7 @@ def refusal_of_a_step(optimizer: BinaryOptimizer) -> str:
 @pytest.mark.parametrize("size", [1e20, 1e30, 3e38])
 @pytest.mark.parametrize("samples", [1, 2])
 @pytest.mark.parametrize("compiled", [True, False], ids=["native", "reference"])
-def test_a_huge_gradient_is_refused_or_digested(
+def test_a_huge_gradient_is_rejected_or_handled(
     case: str, size: float, samples: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the finite gradient, the state stays finite; a rejected step changes nothing, and a good one follows."""
@@ -616,7 +616,7 @@ def test_resuming_is_bit_exact(
 
 
 @every_binary_method
-def test_the_optimizer_state_alone_restores_the_weights(case: str) -> None:
+def test_the_optimizer_state_is_enough_to_restore_the_weights(case: str) -> None:
     model = network()
     optimizer = make(case, model)
     train(model, optimizer, 5)
@@ -627,7 +627,7 @@ def test_the_optimizer_state_alone_restores_the_weights(case: str) -> None:
 
 
 @every_method
-def test_a_deep_copy_goes_on_alone(case: str) -> None:
+def test_a_deep_copy_is_independent(case: str) -> None:
     model = network()
     optimizer = make(case, model)
     train(model, optimizer, 2)

@@ -99,7 +99,7 @@ def test_labels_follow_the_probabilities() -> None:
     torch.testing.assert_close(shares, p, atol=0.02, rtol=0)
 
 
-def test_consolidating_leaves_the_model_and_the_random_state_alone() -> None:
+def test_consolidating_does_not_change_the_model_or_the_random_state() -> None:
     model = network()
     model[1].eval()
     optimizer = make(model)

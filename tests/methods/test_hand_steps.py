@@ -515,9 +515,9 @@ def test_lrnet_moments_are_those_of_hard_binary_weights(layer: str) -> None:
 
     def moments(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, variance, and the squared standard error of the variance."""
-        centred = samples - samples.mean(0)
-        variance = centred.square().mean(0)
-        return samples.mean(0), variance, (centred.pow(4).mean(0) - variance.square()) / draws
+        centered = samples - samples.mean(0)
+        variance = centered.square().mean(0)
+        return samples.mean(0), variance, (centered.pow(4).mean(0) - variance.square()) / draws
 
     mean, variance, variance_error = moments(z)
     hard_mean, hard_variance, hard_variance_error = moments(outputs)
@@ -566,7 +566,7 @@ def test_lrnet_theta_gradient_is_autograds(regularization: float) -> None:
     close(optimizer.state[weight]["theta"], (theta - 0.02 * expected.sign()).detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_lrnet_regulariser_gradient_is_autograds() -> None:
+def test_lrnet_regularizer_gradient_is_autograds() -> None:
     """Without any data gradient, ρ·∂Σp(1−p)/∂θ moves θ away from p = ½."""
     theta = torch.linspace(-6, 6, 41)
     optimizer, weight = lrnet(theta[:, None], regularization=0.3)

@@ -126,7 +126,7 @@ def test_a_state_that_is_older_than_the_setting_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("memory", [0.0, -1.0, float("nan"), "long"])
-def test_a_memory_that_is_none_is_refused(memory: Any) -> None:
+def test_an_invalid_memory_is_rejected(memory: Any) -> None:
     parameter, start = weights(0.0)
     with pytest.raises(InvalidInput, match="memory="):
         with_memory(parameter, start, memory=memory)

@@ -234,7 +234,7 @@ def _rank(rank: int, folder: str, independent: bool) -> None:
 
 
 @pytest.mark.parametrize("independent", [False, True])
-def test_ranks_agree_on_everything_but_independent_noise(tmp_path: Any, independent: bool) -> None:
+def test_ranks_agree_on_everything_except_independent_noise(tmp_path: Any, independent: bool) -> None:
     torch.multiprocessing.spawn(_rank, args=(str(tmp_path), independent), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert torch.equal(first["natural"], second["natural"])
@@ -322,7 +322,7 @@ def test_a_step_uses_the_temperature_of_its_sample(sampled_at: float, changed_to
     assert torch.equal(*results)
 
 
-def test_a_closure_that_fails_half_way_leaves_nothing_behind() -> None:
+def test_a_closure_that_fails_halfway_leaves_nothing_behind() -> None:
     linear = layer()
     optimizer = bayesbinn([("w", linear.weight)], mc_samples=2)
     calls = 0

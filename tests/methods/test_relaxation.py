@@ -27,7 +27,7 @@ def optimizer_at(
     weights = {name: torch.nn.Parameter(torch.zeros_like(value)) for name, value in naturals.items()}
     optimizer = BayesBiNN(
         list(weights.items()),
-        lr=0.0,  # a step changes nothing but the noise
+        lr=0.0,  # a step changes only the noise
         train_set_size=1,
         temperature=temperature,
         init=BernoulliPosterior(naturals),
@@ -182,10 +182,10 @@ def test_noise_is_independent_across_elements() -> None:
 
 
 def test_noise_of_an_element_does_not_depend_on_the_size_or_order_of_what_is_drawn() -> None:
-    alone, _ = optimizer_at({"b": torch.zeros(1000)}, temperature=1.0)
-    beside, _ = optimizer_at({"a": torch.zeros(77), "b": torch.zeros(70_000)}, temperature=1.0)
+    single, _ = optimizer_at({"b": torch.zeros(1000)}, temperature=1.0)
+    together, _ = optimizer_at({"a": torch.zeros(77), "b": torch.zeros(70_000)}, temperature=1.0)
     samples = []
-    for optimizer in (alone, beside):
+    for optimizer in (single, together):
         with optimizer.sampled_params(train=True):
             samples.append(optimizer.param_groups[-1]["params"][-1].detach()[:1000].clone())
     assert torch.equal(samples[0], samples[1])

@@ -102,7 +102,7 @@ def test_an_ordinary_file_mode(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match=r"could not be written \(No such file"):
         model_file.write(tmp_path / "no" / "model.safetensors", small())
 
@@ -176,7 +176,7 @@ def test_a_newer_version_has_its_own_message(path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["0", "-1", "1.0", "", "one", "٣", None])
-def test_versions_that_are_none(version: Any, path: Path) -> None:
+def test_invalid_versions(version: Any, path: Path) -> None:
     header, data = parts(small())
     header["__metadata__"]["version"] = version
     refused(path, sealed(header, data))
@@ -288,7 +288,7 @@ def test_a_tensor_named_twice(path: Path) -> None:
     refused(path, sealed(text.replace(entry, f"{entry}, {entry}"), data), "the header has the same key twice")
 
 
-def test_a_header_that_is_no_unicode(path: Path) -> None:
+def test_a_header_that_is_not_unicode(path: Path) -> None:
     raw = b'{"\xff\xfe": 1}'
     refused(path, len(raw).to_bytes(8, "little") + raw, "the header is not JSON")
 

@@ -64,7 +64,7 @@ def test_what_is_believed_without_a_checksum_is_found() -> None:
     assert "a file that does not match its checksum is refused" in done.stdout
 
 
-def test_memory_that_follows_a_claim_is_found() -> None:
+def test_memory_allocated_on_a_claim_is_noticed() -> None:
     """Even if it is never written to."""
     program = (
         "import sys, numpy, bayesbinn.modelfile.container as f; true = f._check_version\n"

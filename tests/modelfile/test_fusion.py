@@ -37,9 +37,7 @@ def node(op: str, *inputs: int) -> Node:
         ([node("conv2d", 0), node("relu", 0), node("affine", 1), node("add", 2, 3)], 3, {2: 0}),
     ],
 )
-def test_an_affine_joins_the_operation_before_it_where_the_channels_are_the_same(
-    chain: list[Node], axes: int, hosts: dict[int, int]
-) -> None:
+def test_an_affine_is_fused_if_the_channels_are_the_same(chain: list[Node], axes: int, hosts: dict[int, int]) -> None:
     assert affine_hosts(chain, [axes] * len(chain)) == hosts
 
 

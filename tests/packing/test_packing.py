@@ -94,7 +94,7 @@ def test_the_papers_networks(name: str, path: Path) -> None:
     assert all(weight.dtype == np.uint8 for weight in weights)
 
 
-def test_batchnorm_joins_its_layer_and_is_alone_after_pooling(path: Path) -> None:
+def test_batchnorm_is_folded_into_its_layer_but_not_after_pooling(path: Path) -> None:
     layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.MaxPool2d(2), nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3)]
     packed = agree(prepared(nn.Sequential(*layers)), path, torch.randn(2, 2, 8, 8))
     assert ops(packed) == ["conv2d", "max_pool2d", "affine", "relu", "affine"]
@@ -410,7 +410,7 @@ def test_a_model_in_half_precision(path: Path) -> None:
     assert bb.pack(model, path).tensors["0.weight"].dtype == np.uint8
 
 
-def test_made_up_examples_leave_the_random_state_alone(path: Path) -> None:
+def test_made_up_examples_do_not_change_the_random_state(path: Path) -> None:
     model = prepared(models.continual_mlp(width=0.1))
     state = torch.get_rng_state()
     bb.pack(model, path)

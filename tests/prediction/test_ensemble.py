@@ -40,7 +40,7 @@ def by_hand(model: nn.Sequential, weights: dict[str, Tensor], x: Tensor) -> Tens
 
 
 @pytest.mark.parametrize("samples", [0, 1, 5])
-def test_all_who_ask_mean_the_same_networks(samples: int, tmp_path: Path) -> None:
+def test_every_caller_uses_the_same_networks(samples: int, tmp_path: Path) -> None:
     model, posterior = network()
     x = torch.randn(40, 6)
     drawn = [posterior.draw(SEED, index) for index in range(samples)] or [posterior.mode()]

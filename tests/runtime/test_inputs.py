@@ -103,7 +103,7 @@ def test_floats_with_channels_last_are_refused_with_advice(images: Path, tmp_pat
 @pytest.mark.parametrize(
     "change", [lambda x: x / 255, lambda x: x + 1, lambda x: -x], ids=["0 to 1", "256", "negative"]
 )
-def test_numbers_that_are_no_pixels_get_a_note(change, images: Path, tmp_path: Path) -> None:
+def test_numbers_that_are_not_pixels_get_a_note(change, images: Path, tmp_path: Path) -> None:
     x = pixels(images).transpose(0, 3, 1, 2).astype(np.float32)
     assert x.max() == 255
     np.save(tmp_path / "x.npy", change(x))

@@ -173,7 +173,7 @@ def test_a_file_takes_what_its_work_needs(
 
 
 @pytest.mark.parametrize("activations", ["exact", "int8"])
-def test_an_honest_convolution_of_a_sound_runs_in_a_few_times_its_values(activations: str, tmp_path: Path) -> None:
+def test_a_legitimate_sound_convolution_runs_in_a_few_times_its_values(activations: str, tmp_path: Path) -> None:
     facts = measured(sound(), tmp_path, activations)
     assert facts["finite"]
     values = (
@@ -257,7 +257,7 @@ def test_less_memory_gives_the_same_answers_or_a_refusal(activations: str, backe
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
-def test_outputs_count_as_well(backend: str) -> None:
+def test_outputs_also_count(backend: str) -> None:
     g = GraphBuilder((1,), 1, 0)
     g.add("linear", shape=(1000, 1), tensors={"weight": g.weight((1000, 1))})
     model = Model(g.model(), backend=backend, max_memory=4 * MB)

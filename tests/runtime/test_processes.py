@@ -152,7 +152,7 @@ READER = (
 )
 
 
-def beside(program: str, *arguments: Path) -> subprocess.Popen[bytes]:
+def in_background(program: str, *arguments: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)])
 
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_one_or_the_other(tmp_path: 
         "    for source in sources:\n"
         "        shutil.copyfile(source, path + '.new'); os.replace(path + '.new', path)"
     )
-    replacer = beside(program, path, first, second)
+    replacer = in_background(program, path, first, second)
     try:
         assert run(READER, path) == "2 False 0"
     finally:
@@ -176,7 +176,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_one_or_the_other(tmp_path: 
         replacer.wait()
 
 
-def test_a_file_that_is_cut_short_in_place_is_refused_and_no_bus_error(tmp_path: Path) -> None:
+def test_a_file_truncated_in_place_is_rejected_without_a_bus_error(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     write(path, constant(1.0, ("plus", "one"), inputs=800_000))
     program = (
@@ -187,7 +187,7 @@ def test_a_file_that_is_cut_short_in_place_is_refused_and_no_bus_error(tmp_path:
         "    os.ftruncate(file, 600)\n"
         "    os.pwrite(file, content, 0)"
     )
-    cutter = beside(program, path)
+    cutter = in_background(program, path)
     try:
         assert run(READER, path).split()[1:] == ["True", "0"]
     finally:

@@ -142,7 +142,7 @@ def test_zeros_nan_infinity_and_tiny_numbers(activations: str) -> None:
     np.testing.assert_allclose(y[finite], expected[finite], rtol=1e-4, atol=1e-5)
 
 
-def test_a_nan_pixel_spoils_its_image_and_no_other() -> None:
+def test_a_nan_pixel_spoils_only_its_image() -> None:
     g = GraphBuilder((32, 6, 6), 1, 0)
     g.add_convolution(40)
     x = g.inputs(3)
@@ -266,7 +266,7 @@ def test_wrong_inputs_get_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
-def test_inputs_that_are_no_numbers_are_refused_by_row(backend: str) -> None:
+def test_inputs_that_are_not_numbers_are_rejected_by_row(backend: str) -> None:
     model = Model(two_layers().model(), backend=backend)
     calls = (model.outputs, model.predict, model.predict_proba, model.prediction)
     for bad in (np.nan, np.inf, -np.inf, 1e39):
@@ -291,7 +291,7 @@ def test_masked_entries_are_refused_by_row() -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
-def test_outputs_beyond_float32_are_no_class_and_no_number(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_beyond_float32_are_rejected(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayesbinn.runtime.model._STRIP_BYTES", 2 * 12 * 4 * 4)  # two rows at a time
     g = two_layers()
     x = g.inputs(6)

@@ -267,6 +267,6 @@ def pmf_update(
 
 def normal(key: int, draw: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """Standard normal numbers: √2·erfinv(2u − 1), where 2u − 1 = tanh(½·log(u/(1 − u))) is a sample at λ = 0, τ = 1."""
-    centred = torch.zeros(count, device=device)
-    write_relaxed_sample([centred], [torch.zeros_like(centred)], [key], draw, 1.0)
-    return torch.erfinv(centred) * math.sqrt(2)
+    centered = torch.zeros(count, device=device)
+    write_relaxed_sample([centered], [torch.zeros_like(centered)], [key], draw, 1.0)
+    return torch.erfinv(centered) * math.sqrt(2)

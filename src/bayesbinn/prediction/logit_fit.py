@@ -173,7 +173,7 @@ class _Problem:
         center = torch.zeros(len(precision), dtype=torch.float64)
         center[0] = self.log_center
         at = self._best_of_a_scan() if start is None else start
-        value, slope, curvature = self._penalised(at, center, precision)
+        value, slope, curvature = self._penalized(at, center, precision)
         for _ in range(_MAX_STEPS):
             t, outward = float(at[0]), float(slope[0])
             held = (t <= self.bounds[0] and outward > 0) or (t >= self.bounds[1] and outward < 0)
@@ -187,7 +187,7 @@ class _Problem:
             for _ in range(_MAX_HALVINGS):
                 there = at + step
                 there[0] = there[0].clamp(*self.bounds)
-                found = self._penalised(there, center, precision)
+                found = self._penalized(there, center, precision)
                 if found[0] < value:
                     break
                 step = step / 2
@@ -227,7 +227,7 @@ class _Problem:
         u = self.logits * math.exp(float(parameters[0]))
         return torch.log_softmax(u.add_(parameters[1:].view(-1, 1, 1)), dim=0)
 
-    def _penalised(self, at: Tensor, center: Tensor, precision: Tensor) -> tuple[float, Tensor, Tensor]:
+    def _penalized(self, at: Tensor, center: Tensor, precision: Tensor) -> tuple[float, Tensor, Tensor]:
         value, slope, curvature = self._nll(at)
         away = at - center
         pull = precision @ away

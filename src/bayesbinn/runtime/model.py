@@ -263,11 +263,11 @@ def _native_check() -> Callable[[Array], int]:
     return check
 
 
-def _built(file: ModelFile, quantised: bool, threads: int, max_memory: int, required: bool) -> Any:
+def _built(file: ModelFile, quantized: bool, threads: int, max_memory: int, required: bool) -> Any:
     try:
         from bayesbinn.runtime import native
 
-        return native.build(file, quantised, threads, max_memory)
+        return native.build(file, quantized, threads, max_memory)
     except ImportError as error:
         if required:
             raise InvalidUse(f"the native runtime is not available ({error}); reinstall with a C++ compiler") from None

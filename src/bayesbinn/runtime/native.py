@@ -27,7 +27,7 @@ Axis = tuple[int, int, int, int, int, int, bool]
 """Windows, pixels, kernel (0: adaptive), stride, padding, dilation, and whether an average counts the padding."""
 
 
-def build(model: ModelFile, quantised: bool, threads: int, max_memory: int) -> Any:
+def build(model: ModelFile, quantized: bool, threads: int, max_memory: int) -> Any:
     """A sealed native network: ``run(x [batch, inputs], y [networks, batch, outputs])``.
 
     If it does not fit into `max_memory` bytes together with the file, it raises `TooMuchMemory` before allocating.
@@ -35,7 +35,7 @@ def build(model: ModelFile, quantised: bool, threads: int, max_memory: int) -> A
     from bayesbinn.runtime import _native
 
     try:
-        return _Builder(model, quantised, threads, max(0, max_memory - model.size)).build()
+        return _Builder(model, quantized, threads, max(0, max_memory - model.size)).build()
     except _native.OverLimit as error:
         raise TooMuchMemory(
             f"the model needs more memory than max_memory={readable(max_memory)} allows: {error}; "
@@ -46,12 +46,12 @@ def build(model: ModelFile, quantised: bool, threads: int, max_memory: int) -> A
 
 
 class _Builder:
-    def __init__(self, model: ModelFile, quantised: bool, threads: int, max_memory: int) -> None:
+    def __init__(self, model: ModelFile, quantized: bool, threads: int, max_memory: int) -> None:
         from bayesbinn.runtime import _native
 
         self.model = model
         self.nodes = model.graph.nodes
-        self.quantised = quantised
+        self.quantized = quantized
         self.shapes = shapes(model)
         self.network = _native.Network(model.graph.networks, prod(self.shapes[0]), threads, max_memory)
         self.uses = uses_of(self.nodes)
@@ -68,7 +68,7 @@ class _Builder:
             if index not in self.done:
                 getattr(self, f"_{node.op}", self._elementwise)(index, node)
         output = self._get(len(self.nodes), "plain")
-        if output == 0:  # nothing but reshapes: the input must be copied
+        if output == 0:  # only reshapes: the input must be copied
             output = self.network.affine(0, 1, prod(self.shapes[0]), 1, None, None, -inf, inf)
         self.network.seal(output, prod(self.shapes[-1]))
         return self.network
@@ -154,7 +154,7 @@ class _Builder:
 
     def _weights(self, node: Node) -> tuple[NDArray[Any], bool]:
         array = self._tensor(node, "weight")
-        eight_bits = self.quantised and takes_eight_bits(node, array.dtype.name)
+        eight_bits = self.quantized and takes_eight_bits(node, array.dtype.name)
         return np.ascontiguousarray(array.reshape(len(array), node.settings["shape"][0], -1)), eight_bits
 
     def _linear(self, index: int, node: Node) -> None:

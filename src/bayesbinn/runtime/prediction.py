@@ -41,7 +41,7 @@ class Regression:
 
 
 def log_probabilities(logits: Array) -> NDArray[np.float64]:
-    """log softmax along the last axis; a single logit z is that of the second of two classes.
+    """log softmax along the last axis; a single logit z is that of class 1 of two.
 
     >>> np.exp(log_probabilities(np.array([[0.0]], dtype=np.float32)))
     array([[0.5, 0.5]])
