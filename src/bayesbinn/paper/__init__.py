@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bayesbinn.errors import InvalidInput, nearest
 from bayesbinn.paper import frontier
-from bayesbinn.paper.evidence import load_queue
+from bayesbinn.paper.evidence import load_queue, planned
 from bayesbinn.paper.figure_continual import reproduce_continual
 from bayesbinn.paper.figure_curves import reproduce_curves
 from bayesbinn.paper.figure_functions import reproduce_functions
@@ -18,6 +18,7 @@ from bayesbinn.paper.figure_snelson import reproduce_snelson
 from bayesbinn.paper.figure_stream import reproduce_stream
 from bayesbinn.paper.gather import Budget
 from bayesbinn.paper.page import PAGE, write_page
+from bayesbinn.paper.records import provenance
 from bayesbinn.paper.table import reproduce_table
 from bayesbinn.paper.table_schedules import reproduce_schedules
 from bayesbinn.paper.tables import TABLES
@@ -109,6 +110,9 @@ def _all(train: bool, runs: Path, out: Path) -> Iterator[str]:
     if train:
         raise InvalidInput("reproduce all only reads records; add --no-train (`make evidence` computes missing ones)")
     for shown in {each.name: each for part in load_queue().parts for each in part.show}.values():
+        if not (out / f"{shown.name}.json").is_file() and not _begun(shown.name, runs):
+            yield f"{shown.name}: left out: none of its runs is recorded in {runs}"
+            continue
         try:
             yield from reproduce(shown.name, train=False, runs=runs, out=out, **shown.model_dump(exclude={"name"}))
         except InvalidInput as error:
@@ -119,6 +123,12 @@ def _all(train: bool, runs: Path, out: Path) -> Iterator[str]:
         frontier.write(json.loads((benchmarks / "frontier.json").read_text(encoding="utf-8")), benchmarks)
         yield f"{benchmarks}: frontier.md, frontier.png, posterior-worth.md"
     yield f"{write_page(out.parent, out.parent.parent / PAGE)}: written"
+
+
+def _begun(name: str, runs: Path) -> bool:
+    """Whether a run of a part that shows this table or figure is recorded."""
+    parts = [part for part in load_queue().parts if name in {each.name for each in part.show}]
+    return any(provenance(runs / run.name) for part in parts for run in planned(part))
 
 
 def _toy_figures(runs: Path, out: Path) -> Iterator[str]:

@@ -90,7 +90,8 @@ def _table(name: str, table: Table, results: Path) -> str:
     narrow = f" Ours has {width:g} of the paper's width." if width != 1 else ""
     which = "after the last epoch" if table.select == "last" else "in the first epoch with the best validation accuracy"
     source = f"[{name}](../results/paper/{name}.md)" if found else f"`{name}`"
-    return f"## {table.title}\n\n{markdown_table(head, lines)}\n\nAccuracy in percent, {which}.{narrow} From {source}."
+    text = f"## {table.title}\n\n{markdown_table(head, lines)}\n\nAccuracy in percent, {which}.{narrow} From {source}."
+    return f"{text}\n\n![{table.title}](../results/paper/{name}.png)" if found else text
 
 
 def _line(line: Line, row: Numbers | None, table: Table) -> list[str]:
@@ -180,7 +181,8 @@ def _schedules(results: Path) -> str:
         rows.append(row)
     head = ["Epochs", *(text for title in COLUMNS.values() for text in (title, "Seeds"))]
     sentence = found.get("answer", f"Whether 50 epochs reach the paper's accuracy: {NOT_YET}.")
-    link = "[More](../results/paper/table-schedules.md)." if found else ""
+    picture = "[![Schedules](../results/paper/table-schedules.png)](../results/paper/table-schedules.md)"
+    link = f"[More](../results/paper/table-schedules.md).\n\n{picture}" if found else ""
     return f"### MNIST against the length of the schedule\n\n{markdown_table(head, rows)}\n\n{sentence} {link}".rstrip()
 
 
