@@ -7,7 +7,7 @@
 namespace bayesbinn::inference {
 namespace {
 
-// What this build holds and this CPU runs, the best first.
+// The kernels in this build that this CPU can run, best first.
 std::vector<const Kernels *> usable_kernels() {
     std::vector<const Kernels *> usable;
 #if defined(BAYESBINN_HAS_AVX2)

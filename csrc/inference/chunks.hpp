@@ -1,4 +1,4 @@
-// How the weights of a tile are cut, so that what is looked up again and again stays near.
+// How the weights of a tile are cut into chunks, so that data that is read repeatedly stays in the cache.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 namespace bayesbinn::inference {
 
-constexpr size_t MANY_WINDOWS = 8;  // from here on it pays to expand bits once for all windows
+constexpr size_t MANY_WINDOWS = 8;  // from this number on, expanding bits once for all windows pays off
 
-// One or two windows see all weights at once; of more, each sees a chunk before the next chunk's turn.
+// One or two windows use all weights at once; with more, all windows use one chunk before the next.
 struct Chunks {
     size_t step;  // blocks or words of a chunk; the last chunk may have fewer
     bool expand;
@@ -18,20 +18,20 @@ struct Chunks {
     Chunks(size_t count, size_t most, size_t windows) : step(count), expand(windows >= MANY_WINDOWS) {
         if (windows <= TOGETHER) return;
         const size_t chunks = (count + most - 1) / most;
-        step = round_up((count + chunks - 1) / chunks, 2);  // high parts of look-ups are widened after two blocks
+        step = round_up((count + chunks - 1) / chunks, 2);  // high parts of lookups are widened after two blocks
     }
 };
 static_assert(MANY_WINDOWS > TOGETHER, "what is expanded is cut into chunks");
 
-// Chunks of blocks for look-ups. The indices of one and its tables of two windows leave a fifth of a first-level
-// cache to the rest.
+// Chunks of blocks for lookups. The indices of a chunk and its tables for two windows leave a fifth of the first-level
+// cache for the rest.
 struct LookUpChunks : Chunks {
-    static constexpr size_t MOST = 26, BYTES = MOST * BLOCK * 64;
-    static_assert(MOST % 2 == 0, "chunks are rounded up to two");
+    static constexpr size_t MAX_STEP = 26, BYTES = MAX_STEP * BLOCK * 64;
+    static_assert(MAX_STEP % 2 == 0, "chunks are rounded up to two");
 
-    LookUpChunks(size_t blocks, size_t windows) : Chunks(blocks, MOST, windows), blocks_(blocks) {}
+    LookUpChunks(size_t blocks, size_t windows) : Chunks(blocks, MAX_STEP, windows), blocks_(blocks) {}
 
-    // The chunk that starts at block `from` of a tile's weights; `indices` has room for BYTES.
+    // The chunk that starts at block `from` of a tile's weights; `indices` has space for BYTES.
     LookUp at(
         const Kernels &kernels, const uint8_t *weights, size_t from, const uint32_t *offsets, uint8_t *indices
     ) const {
@@ -47,10 +47,10 @@ struct LookUpChunks : Chunks {
 
 // Chunks of words for sums of pairs.
 struct PairChunks : Chunks {
-    static constexpr size_t MOST = 8, BYTES = MOST * PAIR_TILE * WORD / 2 * sizeof(uint32_t);
-    static_assert(MOST % 2 == 0, "chunks are rounded up to two");
+    static constexpr size_t MAX_STEP = 8, BYTES = MAX_STEP * PAIR_TILE * WORD / 2 * sizeof(uint32_t);
+    static_assert(MAX_STEP % 2 == 0, "chunks are rounded up to two");
 
-    PairChunks(size_t words, size_t windows) : Chunks(words, MOST, windows), words_(words) {}
+    PairChunks(size_t words, size_t windows) : Chunks(words, MAX_STEP, windows), words_(words) {}
 
     PairSum at(const Kernels &kernels, const uint32_t *weights, size_t from, uint32_t *indices) const {
         weights += from * PAIR_TILE;

@@ -3,11 +3,11 @@
 namespace bayesbinn::inference {
 namespace {
 
-// Tables that stay in the second-level cache while the tiles of weights pass by, and totals beside them.
+// Windows whose tables and totals stay in the second-level cache while all tiles of weights are used.
 constexpr size_t RING_BUDGET = 192 << 10;
-constexpr size_t MOST_WINDOWS = 256;
-// Tables of one thread, however wide an image and however far apart its taps.
-constexpr size_t MOST_RING = 8 << 20;
+constexpr size_t MAX_WINDOWS = 256;
+// Bytes of tables per thread, however wide the image and however far apart its taps.
+constexpr size_t MAX_RING = 8 << 20;
 
 }  // namespace
 
@@ -17,7 +17,7 @@ struct TableConvolution::Ring {
     int32_t *magnitudes;         // [ring row][column]: Σ|q| of a pixel
     int32_t *window_magnitudes;  // [row of the strip][x of the part]
     uint32_t *offsets;           // [row of the strip][block]
-    int32_t *totals;             // [MOST_WINDOWS][TILE]
+    int32_t *totals;             // [MAX_WINDOWS][TILE]
     uint8_t *indices;            // of a chunk
 
     Ring(const TableConvolution &c, std::byte *scratch) {
@@ -30,7 +30,7 @@ struct TableConvolution::Ring {
         offsets = reinterpret_cast<uint32_t *>(scratch);
         scratch += round_up(c.strip_ * c.blocks_ * sizeof(uint32_t), LINE);
         totals = reinterpret_cast<int32_t *>(scratch);
-        scratch += MOST_WINDOWS * TILE * sizeof(int32_t);
+        scratch += MAX_WINDOWS * TILE * sizeof(int32_t);
         indices = reinterpret_cast<uint8_t *>(scratch);
     }
 };
@@ -39,10 +39,10 @@ bool TableConvolution::suits(const Geometry &geometry) {
     const size_t groups = tap_positions(geometry) / GROUP;
     const size_t run = geometry.dilation_width == 1 ? groups * geometry.kernel_width : groups;
     if (geometry.groups != 1 || groups % 2 || run % BLOCK) return false;
-    // Neighbouring parts share the columns of a window: a part must be so wide that few tables are built twice.
+    // Neighboring parts share the columns of a window: a part must be wide enough that few tables are built twice.
     const size_t columns =
         std::min(geometry.columns_of(geometry.out_width), 2 * geometry.span_width() + geometry.stride_width);
-    return geometry.span_height() <= MOST_RING / (groups * TABLE) / columns;
+    return geometry.span_height() <= MAX_RING / (groups * TABLE) / columns;
 }
 
 TableConvolution::TableConvolution(
@@ -51,13 +51,13 @@ TableConvolution::TableConvolution(
     : Step({input}, output), g_(geometry), weights_(std::move(weights)), finishing_(std::move(finishing)) {
     pixel_bytes_ = tap_positions(g_) / GROUP * TABLE;
     blocks_ = g_.taps() * pixel_bytes_ / (BLOCK * TABLE);
-    const size_t span = g_.span_height(), most_columns = MOST_RING / (span * pixel_bytes_);
-    wide_ = std::min(g_.out_width, (most_columns - g_.span_width()) / g_.stride_width + 1);
+    const size_t span = g_.span_height(), max_columns = MAX_RING / (span * pixel_bytes_);
+    wide_ = std::min(g_.out_width, (max_columns - g_.span_width()) / g_.stride_width + 1);
     columns_ = g_.columns_of(wide_);
     const size_t row_bytes = columns_ * pixel_bytes_;
     strip_ = 1;
     while (strip_ < g_.out_height && (strip_ * g_.stride_height + span) * row_bytes <= RING_BUDGET &&
-           (strip_ + 1) * wide_ <= MOST_WINDOWS)
+           (strip_ + 1) * wide_ <= MAX_WINDOWS)
         strip_++;
     ring_rows_ = (strip_ - 1) * g_.stride_height + span;
 }
@@ -65,11 +65,11 @@ TableConvolution::TableConvolution(
 size_t TableConvolution::scratch_bytes() const {
     return round_up(ring_rows_ * columns_ * pixel_bytes_, LINE) +
         round_up(ring_rows_ * columns_ * sizeof(int32_t), LINE) + round_up(strip_ * wide_ * sizeof(int32_t), LINE) +
-        round_up(strip_ * blocks_ * sizeof(uint32_t), LINE) + MOST_WINDOWS * TILE * sizeof(int32_t) +
+        round_up(strip_ * blocks_ * sizeof(uint32_t), LINE) + MAX_WINDOWS * TILE * sizeof(int32_t) +
         LookUpChunks::BYTES;
 }
 
-// Row `row` of the padded image, as far as a part's windows see it.
+// The part of row `row` of the padded image that a part's windows read.
 void TableConvolution::build_row(
     const Kernels &kernels, const float *image, size_t row, Columns part, float inverse, const Ring &ring
 ) const {
@@ -89,11 +89,11 @@ void TableConvolution::build_row(
     }
 }
 
-// Where the blocks of a window in output row y lie, counted from the window's first column.
+// Offsets of the blocks of a window in output row y, from the window's first column.
 void TableConvolution::offsets_of(size_t y, uint32_t *offsets) const {
-    const bool neighbours = g_.dilation_width == 1;
-    const size_t runs = neighbours ? 1 : g_.kernel_width;
-    const size_t run_bytes = neighbours ? g_.kernel_width * pixel_bytes_ : pixel_bytes_;
+    const bool neighbors = g_.dilation_width == 1;
+    const size_t runs = neighbors ? 1 : g_.kernel_width;
+    const size_t run_bytes = neighbors ? g_.kernel_width * pixel_bytes_ : pixel_bytes_;
     for (size_t tap_y = 0; tap_y < g_.kernel_height; tap_y++) {
         const size_t row = (y * g_.stride_height + tap_y * g_.dilation_height) % ring_rows_;
         for (size_t run = 0; run < runs; run++)
@@ -119,7 +119,7 @@ void TableConvolution::run(const Frame &frame, size_t task, std::byte *scratch) 
     const Columns part{from, std::min(from + wide_, g_.out_width)};
     const Ring ring(*this, scratch);
     const float *image = frame.get(inputs[0], frame.network, band.example);
-    const Quantisation scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
+    const Quantization scale = Quantization::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
     size_t built = band.first * g_.stride_height;
     for (size_t first = band.first; first < band.last; first += strip_) {
         const size_t last = std::min(first + strip_, band.last);
@@ -146,9 +146,9 @@ void TableConvolution::run_strip(
             const uint8_t *const tile = weights + channel / TILE * blocks_ * BLOCK * 32;
             const size_t outputs = std::min(TILE, g_.outputs - channel);
             const Finish finish = finishing_.of(network, channel);
-            // Only a strip of one row can be wider than the totals have room for.
-            for (size_t from = 0; from < width; from += MOST_WINDOWS) {
-                const Columns columns{from, std::min(from + MOST_WINDOWS, width)};
+            // Only a strip of one row can be wider than the space for totals.
+            for (size_t from = 0; from < width; from += MAX_WINDOWS) {
+                const Columns columns{from, std::min(from + MAX_WINDOWS, width)};
                 look_up_strip(frame.kernels, tile, last - first, columns, ring);
                 const int32_t *totals = ring.totals;
                 for (size_t y = first; y < last; y++)

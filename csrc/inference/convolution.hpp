@@ -20,7 +20,7 @@ struct Geometry {
     // Rows and columns of the padded image that a window spans.
     size_t span_height() const { return dilation_height * (kernel_height - 1) + 1; }
     size_t span_width() const { return dilation_width * (kernel_width - 1) + 1; }
-    // Columns of the padded image that some neighbouring windows span.
+    // Columns of the padded image that a number of neighboring windows span.
     size_t columns_of(size_t outputs_wide) const { return (outputs_wide - 1) * stride_width + span_width(); }
 
     // The stored rows are [channel][y][x]; windows are read as [y][x][channel], `stride` positions for each tap.
@@ -40,13 +40,13 @@ struct Geometry {
     }
 };
 
-// An image is cut into bands (of rows, or of windows) only where there are fewer images than threads.
+// An image is cut into bands (of rows, or of windows) only if there are fewer images than threads.
 inline size_t bands_per_image(const Frame &frame, size_t images, size_t parts) {
     return std::min(parts, std::max<size_t>(1, (frame.threads + images - 1) / images));
 }
 
-// Bands of all images as tasks. Where all networks' outputs are kept, a band serves all of them: what is
-// prepared of an input that they share is prepared once.
+// Bands of all images as tasks. If the outputs of all networks are kept, a band serves all of them: a shared
+// input is prepared once.
 struct Band {
     size_t example, first, last, first_network, last_network;
 
@@ -83,8 +83,8 @@ class WindowConvolution : public Step {
     void run(const Frame &frame, size_t task, std::byte *scratch) const override {
         const Band band(frame, output, g_.windows(), task);
         const float *image = frame.get(inputs[0], frame.network, band.example);
-        Quantisation scale{};
-        if (Rows::QUANTISED) scale = Quantisation::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
+        Quantization scale{};
+        if (Rows::QUANTIZED) scale = Quantization::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
         for (size_t first = band.first; first < band.last; first += strip_) {
             const size_t last = std::min(first + strip_, band.last);
             for (size_t group = 0; group < g_.groups; group++) {
@@ -98,21 +98,21 @@ class WindowConvolution : public Step {
    private:
     size_t window_bytes() const { return round_up(g_.taps() * g_.group_channels() * sizeof(float), LINE); }
 
-    // All groups of a network follow each other.
+    // All groups of a network are stored one after the other.
     const Rows &set(size_t network, size_t group) const {
         return (*sets_)[(sets_->size() == g_.groups ? 0 : network * g_.groups) + group];
     }
 
-    // Windows `first` to `last`, counted row by row; `scratch` has room for one window, then for the prepared strip.
+    // Windows `first` to `last`, counted row by row; `scratch` has space for one window, then for the prepared strip.
     void prepare(
-        const Kernels &kernels, const float *image, size_t first, size_t last, size_t group, Quantisation scale,
+        const Kernels &kernels, const float *image, size_t first, size_t last, size_t group, Quantization scale,
         std::byte *scratch
     ) const {
         const Rows &rows = set(0, group);
         float *const window = reinterpret_cast<float *>(scratch);
         std::byte *to = scratch + window_bytes();
         const size_t channels = g_.group_channels();
-        // Neighbouring taps are one stretch of the image where all its channels are wanted.
+        // If all channels are used, neighboring taps are contiguous in the image.
         const bool stretch = g_.groups == 1 && g_.dilation_width == 1;
         const size_t parts = stretch ? 1 : g_.kernel_width, wide = stretch ? g_.kernel_width : 1;
         for (size_t n = first; n < last; n++, to += rows.prepared_bytes()) {
@@ -125,7 +125,7 @@ class WindowConvolution : public Step {
         }
     }
 
-    // `count` taps from `tap_x` on that are neighbours in the image; zeros where they lie in the padding.
+    // `count` taps from `tap_x` on that are neighbors in the image; zeros where they are in the padding.
     void copy_taps(const float *image, size_t y, size_t x, size_t tap_y, size_t tap_x, size_t count, float *to) const {
         const size_t channels = g_.group_channels();
         const size_t row = y * g_.stride_height + tap_y * g_.dilation_height;
@@ -164,15 +164,15 @@ class WindowConvolution : public Step {
     size_t strip_;  // windows that are prepared together
 };
 
-// Packed weights of one network for all, or of each.
+// Packed weights, one set for all networks or one for each.
 using PackedSets = std::shared_ptr<const std::vector<const uint8_t *>>;
 
-// Look-up convolution without copies of windows. The tables of a pixel are built once and serve all
+// Lookup convolution that does not copy windows. The tables of a pixel are built once and serve all
 // windows that contain it; a window is a few runs of blocks in a ring of rows of tables. Images that are
 // too wide for a ring are cut into parts, side by side.
 class TableConvolution : public Step {
    public:
-    // The tables of a tap, or of a whole row of taps that are neighbours, must be whole blocks, and a ring small.
+    // The tables of a tap, or of a whole row of neighboring taps, must be whole blocks, and the ring must be small.
     static bool suits(const Geometry &geometry);
 
     TableConvolution(size_t input, size_t output, Geometry geometry, PackedSets weights, Finishing finishing);

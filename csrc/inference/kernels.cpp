@@ -14,7 +14,7 @@ namespace {
 // ---- activations ------------------------------------------------------------------------------
 
 float largest(const float *x, size_t count) {
-    // Without the sign, floats are ordered as their bits are: finite, infinite, NaN.
+    // Without the sign, floats are ordered like their bits: finite, infinite, NaN.
     I most[4] = {};
     size_t i = 0;
     for (; i + 4 * LANES <= count; i += 4 * LANES)
@@ -39,7 +39,7 @@ float largest(const float *x, size_t count) {
 
 // ---- looking up -------------------------------------------------------------------------------
 
-// Weights are read once and often from far away: asking for them so many bytes early hides the way.
+// Weights are read once, often from main memory: prefetching them this many bytes ahead hides the latency.
 constexpr size_t AHEAD = 8192;
 
 BAYESBINN_INLINE void prefetch(const uint8_t *from, size_t bytes) {
@@ -61,8 +61,8 @@ void expand(const uint8_t *weights, size_t blocks, uint8_t *indices) {
 template <int N, bool EXPANDED>
 BAYESBINN_INLINE void look_up_windows(const LookUp &what, const uint8_t *const *tables, int32_t *totals) {
     constexpr size_t GROUP_BYTES = EXPANDED ? 2 * BYTES : BYTES;
-    for (size_t from = 0; from < what.blocks; from += MOST_BLOCKS) {
-        const size_t to = what.blocks - from < MOST_BLOCKS ? what.blocks : from + MOST_BLOCKS;
+    for (size_t from = 0; from < what.blocks; from += MAX_BLOCKS) {
+        const size_t to = what.blocks - from < MAX_BLOCKS ? what.blocks : from + MAX_BLOCKS;
         Totals low[N][2], high[N][2];
         for (size_t pair = from; pair < to; pair += 2) {
             Bytes highs[N][2];
@@ -163,7 +163,7 @@ void build_pairs(const float *x, size_t count, float *pairs) {
     }
 }
 
-// The entry of a pair that the two lowest bits of each lane name.
+// The entry of a pair that the two lowest bits of each lane select.
 #if defined(__AVX2__)
 typedef __m256 Pair;
 BAYESBINN_INLINE Pair load_pair(const float *pair) { return _mm256_broadcast_ps((const __m128 *)pair); }

@@ -1,14 +1,14 @@
-// What every instruction set offers to inference: loops over contiguous numbers, no memory of their own.
+// What every instruction set provides for inference: loops over contiguous numbers that allocate nothing.
 //
 // Two ways to multiply activations by weights of ±1:
 //
-// Look-up tables. Activations are integers q of −127…127. For a weight's bit b (1 is +1), b·2 − 1
+// Lookup tables. Activations are integers q from −127 to 127. For a weight's bit b (1 is +1), b·2 − 1
 // times q is |q| if the signs agree and −|q| otherwise, so
 //     Σ w·q = 2·Σ|q over agreeing signs| − Σ|q|.
 // For every 4 activations a table holds the agreeing sum for each of the 16 values of 4 bits, and
 // one byte shuffle looks it up for 32 outputs at once. A sum is at most 4·127 = 508, 9 bits: its
 // low 5 bits and its high 4 bits are two tables of bytes. Up to 8 low parts (31 each) and 16 high
-// parts (15 each) are added as bytes before they are widened, so nothing is ever lost.
+// parts (15 each) are added as bytes before they are widened, so nothing overflows.
 //
 // Pairs. For every 2 float activations a table of ±x₀ ± x₁, in float32: the exact mode.
 #pragma once
@@ -20,28 +20,28 @@ namespace bayesbinn::inference {
 
 constexpr size_t GROUP = 4;        // activations that share a table
 constexpr size_t TABLE = 32;       // bytes of a table: 16 low parts, 16 high parts
-constexpr size_t HIGH_PARTS = 32;  // from a table's low parts to its high parts: two tables lie interleaved
+constexpr size_t HIGH_PARTS = 32;  // from a table's low parts to its high parts: two tables are interleaved
 constexpr size_t BLOCK = 8;        // tables looked up between two widenings
 constexpr size_t TILE = 64;        // outputs computed together from tables
 constexpr size_t PAIR_TILE = 32;   // outputs computed together from pairs, and from real weights
 constexpr size_t WORD = 32;        // activations whose bits share a word in the exact mode
 constexpr size_t TOGETHER = 2;     // windows computed together: they share the loads of the weights
 
-// Tables lie in twos: the low parts of both, then the high parts of both.
+// Tables are stored in pairs: the low parts of both, then the high parts of both.
 static constexpr size_t table_at(size_t group) { return group / 2 * 2 * TABLE + group % 2 * 16; }
 static constexpr size_t tables_bytes(size_t activations) {
     return (activations + 2 * GROUP - 1) / (2 * GROUP) * 2 * TABLE;
 }
 
-// 16-bit totals of 31 each hold 2114 tables; as whole blocks 2112, that is 8448 activations.
-constexpr size_t MOST_BLOCKS = 264;
+// 16-bit totals can hold 2114 tables of at most 31 each; in whole blocks 2112, which is 8448 activations.
+constexpr size_t MAX_BLOCKS = 264;
 
 // Some tables, and the bits or indices of one tile of outputs that look them up.
 struct LookUp {
     const uint8_t *weights;   // BLOCK·32 bytes of bits for each block, or BLOCK·64 of indices
     bool expanded;            // indices, not bits
     size_t blocks;            // at least 1
-    const uint32_t *offsets;  // where the tables of each block lie, counted from a window's first
+    const uint32_t *offsets;  // offsets of the tables of each block from a window's first
     bool add;                 // to totals of earlier blocks
 };
 
@@ -70,7 +70,7 @@ struct Kernels {
     // Rounds x·inverse (|x·inverse| ≤ 127) to integers q and writes tables_bytes(count) of tables; returns Σ|q|.
     int32_t (*build_tables)(const float *x, size_t count, float inverse, uint8_t *tables);
 
-    // Two indices of a table out of each byte of the bits: worth it where many windows are looked up.
+    // Expands each byte of bits into two table indices, which pays off if many windows are looked up.
     void (*expand)(const uint8_t *weights, size_t blocks, uint8_t *indices);
 
     // totals[window][TILE] ← Σ over blocks of looked-up sums; `windows` is 1 or 2.
@@ -81,10 +81,10 @@ struct Kernels {
         const int32_t *totals, int32_t magnitude, float factor, const Finish &finish, size_t count, float *y
     );
 
-    // Writes the 4 sums ±x₀ ± x₁ of each two of `count` activations, a multiple of 2.
+    // Writes the 4 sums ±x₀ ± x₁ of each pair of `count` activations, a multiple of 2.
     void (*build_pairs)(const float *x, size_t count, float *pairs);
 
-    // As `expand` and `look_up`: y[window][PAIR_TILE] ← Σ of pairs chosen by the bits.
+    // Like `expand` and `look_up`: y[window][PAIR_TILE] ← Σ of pairs chosen by the bits.
     void (*expand_pairs)(const uint32_t *weights, size_t words, uint32_t *indices);
     void (*add_pairs)(const PairSum &what, const float *const *pairs, size_t windows, float *y);
 
@@ -106,8 +106,8 @@ struct Kernels {
 
 extern const Kernels kernels_portable, kernels_avx2, kernels_neon;
 
-// The best kernels that this CPU runs, or those that `name` asks for (BAYESBINN_ISA). Sets that only
-// training has (AVX-512) stand for the best here. Throws std::runtime_error for an unknown name.
+// The best kernels that this CPU can run, or those that `name` asks for (BAYESBINN_ISA). Instruction sets that
+// only training has (AVX-512) mean the best ones here. Throws std::runtime_error for an unknown name.
 const Kernels &choose_kernels(const char *name);
 
 }  // namespace bayesbinn::inference

@@ -1,6 +1,6 @@
-// 32 bytes at a time: the operations that look-up is written in, for each instruction set.
+// 32 bytes at a time: the operations that lookup is written in, for each instruction set.
 //
-// Everything lies in an unnamed namespace: each instruction set compiles its own copy, and the
+// Everything is in an unnamed namespace: each instruction set compiles its own copy, and the
 // linker must not merge an AVX2 copy of a function into the portable path.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 #define BAYESBINN_INLINE __attribute__((always_inline)) inline
 
-// Keeps an accumulator as it is: compilers that reorder byte additions run out of registers.
+// Keeps the compiler from reordering byte additions, which would make it run out of registers.
 #if defined(__AVX2__)
 #define BAYESBINN_KEEP(bytes) asm volatile("" : "+x"(bytes))
 #else
@@ -44,7 +44,7 @@ BAYESBINN_INLINE Table load_table(const uint8_t *p) {
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
 }
 BAYESBINN_INLINE Bytes low_halves(Bytes x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
-// A multiplication, not a shift: on AMD shifts would wait for the units that shuffle.
+// A multiplication, not a shift: on AMD, shifts would compete with shuffles for the same units.
 BAYESBINN_INLINE Bytes high_halves(Bytes x) { return low_halves(_mm256_mulhi_epu16(x, _mm256_set1_epi16(1 << 12))); }
 BAYESBINN_INLINE Bytes look_up(Table table, Bytes index) { return _mm256_shuffle_epi8(table, index); }
 BAYESBINN_INLINE Bytes add_bytes(Bytes a, Bytes b) { return _mm256_add_epi8(a, b); }
@@ -144,7 +144,7 @@ BAYESBINN_INLINE void store_totals(int32_t *to, const Totals &low, const Totals 
         if (more) parts = _mm256_add_epi32(_mm256_loadu_si256(where), parts);
         _mm256_storeu_si256(where, parts);
     };
-    // Interleaving even and odd works within halves of a register: totals 0–7 and 16–23, 8–15 and 24–31.
+    // Interleaving even and odd totals works within halves of a register: totals 0–7 and 16–23, 8–15 and 24–31.
     const __m256i low_even = even(low), high_even = even(high);
     const __m256i l0 = _mm256_unpacklo_epi16(low_even, low.odd), l1 = _mm256_unpackhi_epi16(low_even, low.odd);
     const __m256i h0 = _mm256_unpacklo_epi16(high_even, high.odd), h1 = _mm256_unpackhi_epi16(high_even, high.odd);

@@ -12,11 +12,11 @@ namespace bayesbinn::inference {
 template <class Rows>
 using RowSets = std::shared_ptr<const std::vector<Rows>>;
 
-// Rows that are prepared together before they are multiplied: as many as one call multiplies, but not too many bytes.
+// Rows that are prepared together before multiplying them: as many as one call multiplies, but not too many bytes.
 template <class Rows>
 size_t rows_of_strip(const Rows &rows) {
     constexpr size_t BYTES = 16 << 20;
-    return std::clamp<size_t>(BYTES / rows.prepared_bytes(), TOGETHER, rows.most_rows());
+    return std::clamp<size_t>(BYTES / rows.prepared_bytes(), TOGETHER, rows.max_rows());
 }
 
 // A strip of prepared rows times all tiles of weights.
@@ -26,13 +26,13 @@ void multiply_strip(
     std::byte *scratch
 ) {
     const size_t tiles = (outputs + Rows::OUTPUTS - 1) / Rows::OUTPUTS;
-    for (size_t tile = 0; tile < tiles; tile += MOST_TILES)
-        rows.multiply(kernels, tile, std::min(tile + MOST_TILES, tiles), block, finish, outputs, scratch);
+    for (size_t tile = 0; tile < tiles; tile += MAX_TILES)
+        rows.multiply(kernels, tile, std::min(tile + MAX_TILES, tiles), block, finish, outputs, scratch);
 }
 
 template <class Rows>
-Quantisation scale_of_row(const Kernels &kernels, const float *x, size_t count) {
-    return Rows::QUANTISED ? Quantisation::of(kernels.largest(x, count)) : Quantisation{};
+Quantization scale_of_row(const Kernels &kernels, const float *x, size_t count) {
+    return Rows::QUANTIZED ? Quantization::of(kernels.largest(x, count)) : Quantization{};
 }
 
 template <class Rows>
@@ -70,8 +70,8 @@ class MultiplyRows : public Step {
     void run(const Frame &frame, size_t task, std::byte *scratch) const override {
         const size_t network = frame.network, rows = frame.batch * rows_, tasks = row_tasks(frame);
         const Rows &set = (*sets_)[sets_->size() == 1 ? 0 : network];
-        // Some tiles of weights serve all rows before the next are fetched: weights are the larger part.
-        const size_t first_tile = task / tasks * MOST_TILES, last_tile = std::min(first_tile + MOST_TILES, tiles_);
+        // A few tiles of weights are used for all rows before the next are fetched: there are more weights than rows.
+        const size_t first_tile = task / tasks * MAX_TILES, last_tile = std::min(first_tile + MAX_TILES, tiles_);
         const size_t per_task = round_up((rows + tasks - 1) / tasks, TOGETHER), first_row = task % tasks * per_task;
         RowBlock block;
         block.count = first_row < rows ? std::min(per_task, rows - first_row) : 0;
@@ -84,20 +84,20 @@ class MultiplyRows : public Step {
     }
 
    private:
-    // As few as keep their rows near, but enough for all threads.
+    // As few as possible with rows that stay in the cache, but enough for all threads.
     size_t row_tasks(const Frame &frame) const {
-        const size_t rows = frame.batch * rows_, most = sets_->front().most_rows();
+        const size_t rows = frame.batch * rows_, most = sets_->front().max_rows();
         const size_t wanted = (frame.threads + tile_tasks() - 1) / tile_tasks();
         return std::max((rows + most - 1) / most, std::min(wanted, (rows + TOGETHER - 1) / TOGETHER));
     }
-    size_t tile_tasks() const { return (tiles_ + MOST_TILES - 1) / MOST_TILES; }
+    size_t tile_tasks() const { return (tiles_ + MAX_TILES - 1) / MAX_TILES; }
 
     RowSets<Rows> sets_;
     size_t rows_, outputs_, tiles_;
     Finishing finishing_;
 };
 
-// Both at once, for examples of so many rows that all of them prepared would fill the memory.
+// Both at once, for examples with so many rows that preparing all of them would take too much memory.
 template <class Rows>
 class StripsOfRows : public Step {
    public:

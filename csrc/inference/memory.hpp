@@ -1,4 +1,4 @@
-// Memory aligned to cache lines, and in huge pages where much of it is read.
+// Memory aligned to cache lines, and in huge pages for large blocks.
 #pragma once
 
 #include <stddef.h>
@@ -42,19 +42,19 @@ using Aligned = std::vector<T, AlignedAllocator<T>>;
 class OverLimit : public std::bad_alloc {
    public:
     OverLimit(size_t needed, size_t left)
-        : text_(std::to_string(needed) + " bytes are needed where " + std::to_string(left) + " are left") {}
+        : text_(std::to_string(needed) + " bytes are needed, " + std::to_string(left) + " are left") {}
     const char *what() const noexcept override { return text_.c_str(); }
 
    private:
     std::string text_;
 };
 
-// What a network may take in all; asked before anything is allocated.
+// The total memory a network may take; checked before anything is allocated.
 class Budget {
    public:
     explicit Budget(size_t limit) : limit_(limit), left_(limit) {}
 
-    // Room for something that is freed again soon.
+    // Checks for memory that is soon freed again.
     void check(size_t bytes) const {
         if (bytes > left_) throw OverLimit(bytes, left_);
     }
@@ -69,9 +69,9 @@ class Budget {
     size_t limit_, left_;
 };
 
-// Arrays of zeros that live as long as the arena, side by side. An ensemble's weights fill more small pages than a
-// processor knows the addresses of; large blocks ask for huge ones. AddressSanitizer gets a block for each array, so
-// that it sees where they end.
+// Arrays of zeros that live as long as the arena, next to each other. An ensemble's weights fill more small pages than
+// the processor's TLB holds, so large blocks ask for huge pages. AddressSanitizer gets a separate block for each array,
+// so that it sees where they end.
 class Arena {
    public:
     explicit Arena(Budget &budget) : budget_(budget) {}
@@ -111,7 +111,7 @@ class Arena {
         left_ = size;
         block_ = std::min(2 * std::max(block_, FIRST), LARGEST);
 #if defined(MADV_HUGEPAGE)
-        if (huge) madvise(next_, size, MADV_HUGEPAGE);  // a wish: without it the pages are small
+        if (huge) madvise(next_, size, MADV_HUGEPAGE);  // only a hint: if ignored, the pages are small
 #endif
     }
 

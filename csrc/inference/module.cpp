@@ -1,5 +1,5 @@
-// The Python module bayesbinn.runtime._native. Sizes are checked against arrays here; that a graph fits
-// together was checked by graph.py, and runtime/native.py is the only caller.
+// The Python module bayesbinn.runtime._native. This checks sizes against arrays; graph.py has checked that
+// the graph is consistent, and runtime/native.py is the only caller.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -42,9 +42,9 @@ Finishing finishing(
         for (const Scales &each : {scale, shift})
             require(
                 each->shape(1) == channels && (each->shape(0) == 1 || each->shape(0) == networks),
-                "scale and shift: one for each channel, of one or of all networks"
+                "scale and shift: one per channel, for one or all networks"
             );
-        require(scale->shape(0) == shift->shape(0), "scale and shift: of equally many networks");
+        require(scale->shape(0) == shift->shape(0), "scale and shift: for the same number of networks");
         made.scale = network.shared_floats(scale->data(), scale->size());
         made.shift = network.shared_floats(shift->data(), shift->size());
     }
@@ -54,7 +54,7 @@ Finishing finishing(
 // [networks or 1][outputs][bytes of a row]
 WeightSets sets_of(const Array<uint8_t, 3> &bits, size_t count, size_t networks) {
     require(bits.shape(2) == (count + 7) / 8, "bits: rows of ⌈count/8⌉ bytes are needed");
-    require(bits.shape(0) == 1 || bits.shape(0) == networks, "weights of one or of all networks are needed");
+    require(bits.shape(0) == 1 || bits.shape(0) == networks, "weights for one or all networks are needed");
     WeightSets sets;
     for (size_t i = 0; i < bits.shape(0); i++)
         sets.push_back({bits.data() + i * bits.shape(1) * bits.shape(2), nullptr, bits.shape(1), count});
@@ -64,37 +64,37 @@ WeightSets sets_of(const Array<uint8_t, 3> &bits, size_t count, size_t networks)
 // [networks or 1][outputs][count]
 WeightSets sets_of(const Array<float, 3> &reals, size_t count, size_t networks) {
     require(reals.shape(2) == count, "weights: rows of `count` numbers are needed");
-    require(reals.shape(0) == 1 || reals.shape(0) == networks, "weights of one or of all networks are needed");
+    require(reals.shape(0) == 1 || reals.shape(0) == networks, "weights for one or all networks are needed");
     WeightSets sets;
     for (size_t i = 0; i < reals.shape(0); i++)
         sets.push_back({nullptr, reals.data() + i * reals.shape(1) * reals.shape(2), reals.shape(1), count});
     return sets;
 }
 
-Products products_of(bool binary, bool quantised) {
-    return !binary ? Products::real : quantised ? Products::tables : Products::pairs;
+Products products_of(bool binary, bool quantized) {
+    return !binary ? Products::real : quantized ? Products::tables : Products::pairs;
 }
 
 template <class T>
 size_t linear(
-    Network &network, size_t input, size_t rows, size_t count, const Array<T, 3> &weights, bool quantised,
+    Network &network, size_t input, size_t rows, size_t count, const Array<T, 3> &weights, bool quantized,
     const Scales &scale, const Scales &shift, float low, float high
 ) {
     require(count > 0, "a linear layer needs inputs");
     const WeightSets sets = sets_of(weights, count, network.networks());
-    const Products products = products_of(std::is_same_v<T, uint8_t>, quantised);
+    const Products products = products_of(std::is_same_v<T, uint8_t>, quantized);
     Finishing finish = finishing(network, scale, shift, weights.shape(1), low, high);
     return network.linear(input, rows, products, sets, std::move(finish));
 }
 
 template <class T>
 size_t convolution(
-    Network &network, size_t input, const Geometry &g, const Array<T, 3> &weights, bool quantised, const Scales &scale,
+    Network &network, size_t input, const Geometry &g, const Array<T, 3> &weights, bool quantized, const Scales &scale,
     const Scales &shift, float low, float high
 ) {
     require(g.outputs == weights.shape(1), "as many outputs as rows of weights are needed");
     const WeightSets sets = sets_of(weights, g.group_channels() * g.taps(), network.networks());
-    const Products products = products_of(std::is_same_v<T, uint8_t>, quantised);
+    const Products products = products_of(std::is_same_v<T, uint8_t>, quantized);
     Finishing finish = finishing(network, scale, shift, g.outputs, low, high);
     return network.convolution(input, g, products, sets, std::move(finish));
 }
@@ -130,10 +130,10 @@ int64_t first_not_finite(const Array<float, 2> &x) {
 
 void run(Network &network, const Array<float, 2> &x, const Output &y) {
     const size_t batch = x.shape(0);
-    require(x.shape(1) == network.input_count(), "inputs of another size than the network's");
+    require(x.shape(1) == network.input_count(), "the inputs do not have the network's size");
     require(
         y.shape(0) == network.networks() && y.shape(1) == batch && y.shape(2) == network.output_count(),
-        "outputs of another size than the network's"
+        "the outputs do not have the network's size"
     );
     const float *const from = x.data();
     float *const to = y.data();

@@ -7,13 +7,13 @@
 namespace bayesbinn::inference {
 namespace {
 
-// Memory for the values of the examples that run at once: more would leave the caches.
+// Memory for the values of the examples that run at once: more would not fit in the caches.
 constexpr size_t MEMORY_BUDGET = 8 << 20;
-constexpr size_t MOST_AT_ONCE = 256;
-// Up to here each thread gets an example; larger ones run one by one, all threads on each.
+constexpr size_t MAX_AT_ONCE = 256;
+// Up to this size, each thread gets an example; larger ones run one by one, with all threads on each.
 constexpr size_t MEMORY_OF_THREADS = 64 << 20;
-// The prepared rows of one example, and the outputs of all networks for one: larger ones are not kept.
-constexpr size_t MOST_PREPARED = 4 << 20, MOST_KEPT = 64 << 20;
+// Limits for the prepared rows of one example and for the outputs of all networks; anything larger is not kept.
+constexpr size_t MAX_PREPARED = 4 << 20, MAX_KEPT = 64 << 20;
 
 size_t bytes_of(size_t floats) { return round_up(floats * sizeof(float), LINE); }
 
@@ -33,7 +33,7 @@ Network::Network(const Kernels &kernels, size_t networks, size_t input_count, in
 
 Network::~Network() {
     Session *const last = session_;
-    if (last->of_this_process()) delete last;  // otherwise its threads do not exist: nothing can be joined
+    if (last->of_this_process()) delete last;  // otherwise its threads do not exist and cannot be joined
 }
 
 size_t Network::new_value(size_t bytes, bool own, size_t kept) {
@@ -41,7 +41,7 @@ size_t Network::new_value(size_t bytes, bool own, size_t kept) {
     return values_.size() - 1;
 }
 
-// A value differs between the networks as soon as one of the things it is made of does.
+// A value differs between the networks if anything it is computed from does.
 bool Network::is_own(const std::vector<size_t> &inputs, const Finishing &finishing, size_t weight_sets) const {
     bool own = weight_sets > 1 || finishing.own();
     for (size_t input : inputs) own = own || values_.at(input).own;
@@ -50,7 +50,7 @@ bool Network::is_own(const std::vector<size_t> &inputs, const Finishing &finishi
 
 // ---- weights --------------------------------------------------------------------------------------
 
-// Where weights come from, and the order that they are brought into.
+// Where weights come from, and the order they are put in.
 Network::Key Network::key(const WeightSets &weights, size_t taps, size_t stride, size_t groups) {
     const StoredWeights &first = weights[0];
     const size_t address = (size_t)(first.bits ? (const void *)first.bits : first.reals);
@@ -90,7 +90,7 @@ size_t Network::linear_as(size_t input, size_t rows, const WeightSets &weights, 
     });
     const bool own = is_own({input}, finishing, weights.size());
     const size_t prepared_bytes = rows * sets->front().prepared_bytes();
-    if (rows > 1 && prepared_bytes > MOST_PREPARED) {
+    if (rows > 1 && prepared_bytes > MAX_PREPARED) {
         const size_t output = new_value(bytes_of(rows * outputs), own);
         steps_.push_back(
             std::make_unique<StripsOfRows<Rows>>(input, output, sets, rows, count, outputs, std::move(finishing))
@@ -121,7 +121,7 @@ size_t Network::convolution_value(
     const bool own = is_own({input}, finishing, weights.size());
     const size_t bytes = bytes_of(g.outputs * g.windows());
     // The first layer of an ensemble: all networks at once, so that its input is prepared once.
-    const bool at_once = own && !values_.at(input).own && bytes * networks_ <= MOST_KEPT;
+    const bool at_once = own && !values_.at(input).own && bytes * networks_ <= MAX_KEPT;
     return new_value(bytes, own, at_once ? networks_ : 1);
 }
 
@@ -177,7 +177,7 @@ size_t Network::depthwise_convolution(size_t input, const Geometry &g, const Wei
     return output;
 }
 
-// Grouped convolutions have few weights per output, too few for tables or pairs to pay.
+// Grouped convolutions have too few weights per output for tables or pairs to pay off.
 size_t Network::convolution(
     size_t input, const Geometry &g, Products products, const WeightSets &weights, Finishing finishing
 ) {
@@ -249,12 +249,12 @@ bool Network::runs_once(const Step &step) const {
 void Network::seal(size_t output, size_t output_count) {
     output_ = output;
     output_count_ = output_count;
-    // What all networks share comes first: it needs nothing of what follows.
+    // Steps that all networks share come first: they need nothing from the rest.
     const auto middle = std::stable_partition(steps_.begin(), steps_.end(), [this](const std::unique_ptr<Step> &step) {
         return runs_once(*step);
     });
     once_ = (size_t)(middle - steps_.begin());
-    // The last value goes straight to the caller, unless all networks' are computed at once or they share it.
+    // The last value goes straight to the caller, unless all networks compute it at once or share it.
     Value &last = values_[output];
     direct_ = networks_ == 1 || (last.own && last.kept == 1);
     if (direct_) last.bytes = output_count * sizeof(float);
@@ -263,7 +263,7 @@ void Network::seal(size_t output, size_t output_count) {
     shared_.clear();
 }
 
-// How many examples run at once, on how many threads: what is within the limit.
+// How many examples run at once, on how many threads: as many as the limit allows.
 void Network::plan_memory() {
     size_t bytes = 1;
     for (size_t slot : slot_bytes_) bytes += slot;
@@ -272,8 +272,8 @@ void Network::plan_memory() {
     if (scratch_bytes_) threads_ = (int)std::min((size_t)threads_, (budget_.left() - bytes) / scratch_bytes_);
     budget_.take((size_t)threads_ * scratch_bytes_);
     const size_t wanted = std::max(MEMORY_BUDGET / bytes, std::min((size_t)threads_, MEMORY_OF_THREADS / bytes));
-    most_at_once_ = std::clamp<size_t>(std::min(wanted, budget_.left() / bytes), 1, MOST_AT_ONCE);
-    budget_.take(most_at_once_ * bytes);
+    max_at_once_ = std::clamp<size_t>(std::min(wanted, budget_.left() / bytes), 1, MAX_AT_ONCE);
+    budget_.take(max_at_once_ * bytes);
 }
 
 void Network::share_slots() {
@@ -282,7 +282,7 @@ void Network::share_slots() {
     for (size_t i = once_; i < steps_.size(); i++) repeated[steps_[i]->output] = true;
     for (size_t i = 0; i < steps_.size(); i++)
         for (size_t input : steps_[i]->inputs)
-            // What was computed once must outlive the steps of every network.
+            // Values that are computed once must outlive the steps of every network.
             last_use[input] = i >= once_ && !repeated[input] ? steps_.size() : std::max(last_use[input], i);
     last_use[output_] = steps_.size();
     slot_of_.assign(values_.size(), 0);
@@ -290,7 +290,7 @@ void Network::share_slots() {
     for (size_t i = 0; i < steps_.size(); i++) {
         const Step &step = *steps_[i];
         const size_t bytes = values_[step.output].bytes * values_[step.output].kept;
-        // The caller's array needs no slot; otherwise the smallest that is large enough, or the one to grow least.
+        // The caller's array needs no slot; otherwise take the smallest that fits, or the one that must grow least.
         if (!(direct_ && step.output == output_)) {
             auto best = free.lower_bound({bytes, 0});
             if (best == free.end() && !free.empty()) best = std::prev(best);
@@ -317,7 +317,7 @@ Session &Network::session() {
     Session *present = session_.load(std::memory_order_acquire);
     if (present->of_this_process()) return *present;
     auto fresh = std::make_unique<Session>();
-    // Whoever comes second takes the other's.
+    // If two threads get here, the second one uses the first one's session.
     return session_.compare_exchange_strong(present, fresh.get()) ? *fresh.release() : *present;
 }
 
@@ -336,13 +336,13 @@ void Network::run(const float *x, size_t batch, float *y) {
     if (batch == 0) return;
     Session &session = this->session();
     const std::lock_guard<std::mutex> lock(session.running);
-    const size_t at_once = std::min(batch, most_at_once_);
+    const size_t at_once = std::min(batch, max_at_once_);
     session.prepare(slot_bytes_, at_once, scratch_bytes_, threads_);
     const size_t threads = (size_t)session.team->threads();
     Frame blank{kernels_, values_, std::vector<std::byte *>(values_.size()), 0, threads, networks_, 0};
     for (size_t value = 1; value < values_.size(); value++)
         if (!slot_bytes_.empty()) blank.at[value] = session.slots[slot_of_[value]].data();
-    std::vector<Frame> frames(threads, blank);  // made here: the threads of a team allocate nothing
+    std::vector<Frame> frames(threads, blank);  // allocated here: the threads of a team allocate nothing
     session.team->run([&](int index) {
         const size_t thread = (size_t)index;
         Frame &frame = frames[thread];

@@ -16,15 +16,15 @@ namespace bayesbinn::inference {
 
 enum class Products { tables, pairs, real };
 
-// One network's weights for all, or those of each network.
+// One set of weights for all networks, or one for each.
 using WeightSets = std::vector<StoredWeights>;
 
-// Built by one call per operation, in order; each returns the number of the value it gives. Value 0 is the
+// Built by one call per operation, in order; each returns the number of the value it computes. Value 0 is the
 // input. Images are [height][width][channels]. After `seal`, `run` may be called from any thread.
 //
-// The caller's arrays of weights and scales stay where they are until `seal`: operations with the same array
-// share one copy. Whatever does not fit into `max_memory` bytes, weights and the memory of a run together, is an
-// `OverLimit`, thrown before it is allocated.
+// The caller must keep its arrays of weights and scales in place until `seal`: operations with the same array
+// share one copy. If the weights and the memory of a run do not fit into `max_memory` bytes together, `OverLimit`
+// is thrown before anything is allocated.
 class Network {
    public:
     Network(const Kernels &kernels, size_t networks, size_t input_count, int threads, size_t max_memory = SIZE_MAX);
@@ -55,7 +55,7 @@ class Network {
     size_t networks() const { return networks_; }
     size_t input_count() const { return input_count_; }
     size_t output_count() const { return output_count_; }
-    size_t memory() const { return budget_.taken(); }  // bytes: weights, and most of what a run takes
+    size_t memory() const { return budget_.taken(); }  // bytes: the weights and most of what a run takes
 
    private:
     using Key = std::array<size_t, 7>;
@@ -85,16 +85,16 @@ class Network {
     Arena arena_;                                                                    // of the steps' weights
     std::map<std::pair<std::type_index, Key>, std::shared_ptr<const void>> shared_;  // until `seal`
     std::vector<Value> values_;
-    std::vector<std::unique_ptr<Step>> steps_;  // once `seal`ed: those that run once, then those of each network
+    std::vector<std::unique_ptr<Step>> steps_;  // after `seal`: those that run once, then those of each network
     size_t once_ = 0;                           // how many run once
     size_t output_ = 0, output_count_ = 0;
     bool direct_ = false;  // the output is computed in the caller's array
-    // An ensemble's weights may be more than the caches keep. Networks run to and fro: what was used last comes first.
+    // An ensemble's weights may not fit in the caches, so networks run back and forth: the last one used runs first.
     bool backwards_ = false;
 
     // Values that do not live at the same time share a slot of memory.
     std::vector<size_t> slot_of_, slot_bytes_;  // bytes of one example
-    size_t scratch_bytes_ = 0, most_at_once_ = 1;
+    size_t scratch_bytes_ = 0, max_at_once_ = 1;
     std::atomic<Session *> session_;
 };
 

@@ -1,4 +1,4 @@
-// Everything but products: pooling, elementwise functions, sums, changes of layout.
+// Everything except products: pooling, elementwise functions, sums, layout changes.
 #pragma once
 
 #include "step.hpp"
@@ -18,7 +18,7 @@ class ExampleStep : public Step {
     virtual void one(const Frame &frame, size_t network, size_t example) const = 0;
 };
 
-// The windows of a pooling layer along one axis, computed when they are needed: a small file may ask for many.
+// The windows of a pooling layer along one axis, computed when needed, because a small file may ask for many.
 struct PoolAxis {
     size_t count, inputs;
     size_t kernel;  // 0: `count` parts that cover the axis (adaptive pooling)
@@ -108,7 +108,7 @@ class Add : public ExampleStep {
     Finishing limits_;
 };
 
-// Input i is [outer][lengths i]; they follow each other in every part of the output.
+// Input i is [outer][lengths i]; they are joined in every part of the output.
 class Concatenate : public ExampleStep {
    public:
     Concatenate(std::vector<size_t> inputs, size_t output, size_t outer, std::vector<size_t> lengths)

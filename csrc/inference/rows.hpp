@@ -1,5 +1,5 @@
 // The three ways to multiply a row of activations by a matrix of weights, behind one interface:
-// a row is prepared once, and then every tile of outputs is computed from what was prepared.
+// a row is prepared once, and then every tile of outputs is computed from the prepared row.
 #pragma once
 
 #include "chunks.hpp"
@@ -8,30 +8,30 @@
 
 namespace bayesbinn::inference {
 
-// The positions of one row, and then padding.
+// The positions of one row, followed by padding.
 inline Order padded(Order order, size_t unit) {
     order.resize(round_up(order.size(), unit), -1);
     return order;
 }
 
-// How much is multiplied in one call: some tiles of weights serve some rows.
-constexpr size_t MOST_ROWS = 32;
-constexpr size_t MOST_TILES = 4;
-static_assert(MOST_ROWS % TOGETHER == 0, "rows are multiplied in twos");
+// How much one call multiplies: a few tiles of weights with a few rows.
+constexpr size_t MAX_ROWS = 32;
+constexpr size_t MAX_TILES = 4;
+static_assert(MAX_ROWS % TOGETHER == 0, "rows are multiplied in pairs");
 
 // Prepared rows, and where their outputs go.
 struct RowBlock {
-    const std::byte *rows[MOST_ROWS];
-    float *y[MOST_ROWS];
+    const std::byte *rows[MAX_ROWS];
+    float *y[MAX_ROWS];
     size_t count;
 };
 
-// Bits and look-up tables: activations of 8 bits.
+// Bits and lookup tables: 8-bit activations.
 class TableRows {
    public:
     static constexpr size_t OUTPUTS = TILE;
-    static constexpr bool QUANTISED = true;
-    static constexpr size_t TOTALS = MOST_TILES * MOST_ROWS * TILE;
+    static constexpr bool QUANTIZED = true;
+    static constexpr size_t TOTALS = MAX_TILES * MAX_ROWS * TILE;
     static constexpr size_t SCRATCH = TOTALS * sizeof(int32_t) + LookUpChunks::BYTES;
 
     TableRows(Arena &arena, const StoredWeights &stored, const Order &order)
@@ -42,7 +42,7 @@ class TableRows {
 
     size_t prepared_bytes() const { return LINE + blocks_ * BLOCK * TABLE; }
 
-    void prepare(const Kernels &kernels, const float *x, Quantisation scale, std::byte *to) const {
+    void prepare(const Kernels &kernels, const float *x, Quantization scale, std::byte *to) const {
         Head &head = *reinterpret_cast<Head *>(to);
         uint8_t *const tables = reinterpret_cast<uint8_t *>(to) + LINE;
         head = {scale.factor, 0};
@@ -51,7 +51,7 @@ class TableRows {
         memset(tables + used, 0, blocks_ * BLOCK * TABLE - used);
     }
 
-    size_t most_rows() const { return MOST_ROWS; }  // a chunk of their tables stays near
+    size_t max_rows() const { return MAX_ROWS; }  // a chunk of their tables stays in the cache
 
     void multiply(
         const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
@@ -60,7 +60,7 @@ class TableRows {
         int32_t *const totals = reinterpret_cast<int32_t *>(scratch);
         uint8_t *const indices = reinterpret_cast<uint8_t *>(totals + TOTALS);
         const auto totals_of = [&](size_t tile, size_t row) {
-            return totals + ((tile - first_tile) * MOST_ROWS + row) * TILE;
+            return totals + ((tile - first_tile) * MAX_ROWS + row) * TILE;
         };
         const LookUpChunks chunks(blocks_, block.count);
         for (size_t from = 0; from < blocks_; from += chunks.step)
@@ -100,8 +100,8 @@ class TableRows {
 class PairRows {
    public:
     static constexpr size_t OUTPUTS = PAIR_TILE;
-    static constexpr bool QUANTISED = false;
-    static constexpr size_t SUMS = MOST_TILES * MOST_ROWS * PAIR_TILE;
+    static constexpr bool QUANTIZED = false;
+    static constexpr size_t SUMS = MAX_TILES * MAX_ROWS * PAIR_TILE;
     static constexpr size_t SCRATCH = SUMS * sizeof(float) + PairChunks::BYTES;
 
     PairRows(Arena &arena, const StoredWeights &stored, const Order &order)
@@ -110,7 +110,7 @@ class PairRows {
 
     size_t prepared_bytes() const { return words_ * WORD * 2 * sizeof(float); }
 
-    void prepare(const Kernels &kernels, const float *x, Quantisation, std::byte *to) const {
+    void prepare(const Kernels &kernels, const float *x, Quantization, std::byte *to) const {
         float *const pairs = reinterpret_cast<float *>(to);
         const size_t even = count_ / 2 * 2;
         kernels.build_pairs(x, even, pairs);
@@ -121,7 +121,7 @@ class PairRows {
         }
     }
 
-    size_t most_rows() const { return MOST_ROWS; }
+    size_t max_rows() const { return MAX_ROWS; }
 
     void multiply(
         const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
@@ -130,7 +130,7 @@ class PairRows {
         float *const sums = reinterpret_cast<float *>(scratch);
         uint32_t *const indices = reinterpret_cast<uint32_t *>(sums + SUMS);
         const auto sums_of = [&](size_t tile, size_t row) {
-            return sums + ((tile - first_tile) * MOST_ROWS + row) * PAIR_TILE;
+            return sums + ((tile - first_tile) * MAX_ROWS + row) * PAIR_TILE;
         };
         const PairChunks chunks(words_, block.count);
         for (size_t from = 0; from < words_; from += chunks.step)
@@ -161,7 +161,7 @@ class PairRows {
 class RealRows {
    public:
     static constexpr size_t OUTPUTS = PAIR_TILE;
-    static constexpr bool QUANTISED = false;
+    static constexpr bool QUANTIZED = false;
     static constexpr size_t SCRATCH = 0;
 
     RealRows(Arena &arena, const StoredWeights &stored, const Order &order)
@@ -169,14 +169,14 @@ class RealRows {
 
     size_t prepared_bytes() const { return round_up(count_ * sizeof(float), LINE); }
 
-    void prepare(const Kernels &, const float *x, Quantisation, std::byte *to) const {
+    void prepare(const Kernels &, const float *x, Quantization, std::byte *to) const {
         memcpy(to, x, count_ * sizeof(float));
     }
 
-    // Rows that stay in the second-level cache while the tiles of weights pass by.
-    size_t most_rows() const {
+    // Rows that stay in the second-level cache while all tiles of weights are used.
+    size_t max_rows() const {
         constexpr size_t BUDGET = 128 << 10;
-        return std::clamp<size_t>(BUDGET / prepared_bytes() / TOGETHER * TOGETHER, TOGETHER, MOST_ROWS);
+        return std::clamp<size_t>(BUDGET / prepared_bytes() / TOGETHER * TOGETHER, TOGETHER, MAX_ROWS);
     }
 
     void multiply(

@@ -5,7 +5,7 @@ namespace bayesbinn::inference {
 void Session::prepare(const std::vector<size_t> &slot_bytes, size_t batch, size_t scratch_bytes, int threads) {
     if (batch > capacity_) {
         capacity_ = 0;
-        slots.clear();  // before the larger ones are made: never both
+        slots.clear();  // before allocating the larger ones, so that both never exist at once
         Buffers made;
         for (size_t bytes : slot_bytes) made.emplace_back(bytes * batch);
         slots = std::move(made);

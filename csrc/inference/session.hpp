@@ -28,7 +28,7 @@ class Session {
 
    private:
     const unsigned forks_ = forks();
-    size_t capacity_ = 0;  // examples that the slots have room for
+    size_t capacity_ = 0;  // examples that fit in the slots
 };
 
 }  // namespace bayesbinn::inference

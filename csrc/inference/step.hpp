@@ -1,4 +1,4 @@
-// What a network is made of: values, and steps that compute one value from others.
+// The parts of a network: values, and steps that compute one value from others.
 #pragma once
 
 #include <stddef.h>
@@ -13,21 +13,21 @@
 
 namespace bayesbinn::inference {
 
-// One array per example. A value of an ensemble's own weights differs from network to network; mostly
-// one network's is in memory at a time, because the networks run one after the other.
+// One array per example. In an ensemble, a value may differ from network to network; usually only
+// one network's value is in memory, because the networks run one after the other.
 struct Value {
     size_t bytes;  // of one example; a multiple of LINE
     bool own;      // differs from network to network
     size_t kept;   // networks whose arrays are in memory at once: 1 or all
 };
 
-// What the steps of a run see: where each value of the present batch is.
+// What the steps of a run need: the address of each value of the current batch.
 struct Frame {
     const Kernels &kernels;
     const std::vector<Value> &values;
     std::vector<std::byte *> at;  // by value
     size_t batch, threads, networks;
-    size_t network;  // that runs now, for steps that run once for each
+    size_t network;  // the network that runs now, for steps that run once per network
 
     template <class T = float>
     T *get(size_t value, size_t of_network, size_t example) const {
@@ -37,8 +37,8 @@ struct Frame {
     }
 };
 
-// One operation, cut into tasks that any thread may do in any order: each writes outputs of its own,
-// and sums in an order of its own, so that neither the threads nor the batch change a result.
+// One operation, divided into tasks that any thread may do in any order: each task writes separate outputs
+// and sums in a fixed order, so that neither the threads nor the batch change a result.
 class Step {
    public:
     Step(std::vector<size_t> inputs, size_t output) : inputs(std::move(inputs)), output(output) {}
@@ -47,7 +47,7 @@ class Step {
     virtual size_t tasks(const Frame &frame) const = 0;
     virtual void run(const Frame &frame, size_t task, std::byte *scratch) const = 0;
 
-    // Memory that one thread needs for a task.
+    // Memory one thread needs for a task.
     virtual size_t scratch_bytes() const { return 0; }
 
     const std::vector<size_t> inputs;
@@ -72,14 +72,14 @@ struct Finishing {
     }
 };
 
-// The scale of quantised activations: x ≈ factor·q with q = x·inverse rounded.
-struct Quantisation {
+// The scale of quantized activations: x ≈ factor·q with q = x·inverse rounded.
+struct Quantization {
     float factor, inverse;
 
-    static Quantisation of(float largest) {
+    static Quantization of(float largest) {
         const float inverse = 127.0f / largest;
         if (largest != largest) return {largest, 0.0f};  // NaN or infinite inputs: all outputs are NaN
-        // Nothing but zeros, or numbers so small that their inverse overflows.
+        // Only zeros, or numbers so small that their inverse overflows.
         if (!(inverse <= 3.4028234e38f)) return {0.0f, 0.0f};
         return {largest / 127.0f, inverse};
     }

@@ -1,6 +1,6 @@
-// From float activations to integers of 8 bits and the tables of their sums.
+// From float activations to 8-bit integers and the tables of their sums.
 //
-// In an unnamed namespace, as lanes.hpp is: each instruction set compiles its own copy.
+// In an unnamed namespace, like lanes.hpp: each instruction set compiles its own copy.
 #pragma once
 
 #include <math.h>
@@ -53,7 +53,7 @@ BAYESBINN_INLINE int32_t tables_of_32(const float *x, float inverse, uint8_t *ta
     const __m256 factor = _mm256_set1_ps(inverse);
     const __m256i ab = _mm256_packs_epi32(eight_integers(x, factor), eight_integers(x + 8, factor));
     const __m256i cd = _mm256_packs_epi32(eight_integers(x + 16, factor), eight_integers(x + 24, factor));
-    return eight_tables(_mm256_packs_epi16(ab, cd), tables);  // packing works within halves: the order that is wanted
+    return eight_tables(_mm256_packs_epi16(ab, cd), tables);  // packing within halves gives the right order
 }
 
 #else

@@ -13,7 +13,7 @@ namespace bayesbinn::inference {
 namespace {
 
 constexpr int SPINS_BEFORE_YIELD = 4000;
-constexpr int SPINS_BEFORE_SLEEP = 20000;  // some 100 µs
+constexpr int SPINS_BEFORE_SLEEP = 20000;  // about 100 µs
 
 std::atomic<unsigned> forked{0};
 [[maybe_unused]] const int counted = pthread_atfork(nullptr, nullptr, [] { forked++; });
@@ -32,7 +32,7 @@ void spin_until(Condition condition) {
         if (spins < SPINS_BEFORE_YIELD)
             pause();
         else
-            std::this_thread::yield();  // more threads than free cores: let the others get on
+            std::this_thread::yield();  // there are more threads than free cores: let the others run
 }
 
 }  // namespace

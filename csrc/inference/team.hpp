@@ -10,11 +10,11 @@
 
 namespace bayesbinn::inference {
 
-// A layer takes some ten microseconds, a sleeping thread as long to wake: between two layers the
-// threads spin. After a job they spin for a moment, for the next one may come at once, then sleep.
+// A layer takes tens of microseconds, and waking a sleeping thread takes as long, so the threads spin between
+// layers. After a job they spin for a moment, in case the next one follows immediately, and then sleep.
 class Team {
    public:
-    // Fewer threads than asked for where the system starts no more.
+    // Uses fewer threads than requested if the system cannot start more.
     explicit Team(int threads);
     ~Team();
     Team(const Team &) = delete;
@@ -40,7 +40,7 @@ class Team {
     std::atomic<bool> ending_{false};
 };
 
-// How many forks lie between this process and the one that loaded the library.
+// The number of forks between this process and the one that loaded the library.
 unsigned forks();
 
 }  // namespace bayesbinn::inference

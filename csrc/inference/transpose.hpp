@@ -1,6 +1,6 @@
-// Images between channels first and channels last.
+// Converts images between channels first and channels last.
 //
-// In an unnamed namespace, as lanes.hpp is: each instruction set compiles its own copy.
+// In an unnamed namespace, like lanes.hpp: each instruction set compiles its own copy.
 #pragma once
 
 #include "vectors.hpp"
@@ -8,7 +8,7 @@
 namespace bayesbinn::inference {
 namespace {
 
-// Older compilers do not know the question, let alone the answer.
+// Older compilers lack __has_builtin.
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define BAYESBINN_SHUFFLES
@@ -42,8 +42,8 @@ BAYESBINN_INLINE void turn(F *rows) {
 #endif
 }
 
-// Cache lines that are a power of two apart share the few places of one set: in squares, each is read and written
-// whole, once.
+// Cache lines that are a power of two apart compete for the few ways of one set. Working in squares reads and writes
+// each line once, as a whole.
 void transpose(const float *x, size_t rows, size_t columns, float *y) {
     constexpr size_t SIDE = 2 * LANES;
     for (size_t c0 = 0; c0 < columns; c0 += SIDE)

@@ -1,6 +1,6 @@
-// Eight floats at a time, in the compilers' own vectors.
+// Eight floats at a time, in the compiler's vector types.
 //
-// In an unnamed namespace, as lanes.hpp is: each instruction set compiles its own copy.
+// In an unnamed namespace, like lanes.hpp: each instruction set compiles its own copy.
 #pragma once
 
 #include "lanes.hpp"

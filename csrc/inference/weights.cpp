@@ -5,7 +5,7 @@
 namespace bayesbinn::inference {
 namespace {
 
-// Whether the four positions of a group are four neighbours in half a byte of the stored row.
+// Whether the four positions of a group are adjacent in half a byte of the stored row.
 bool is_half_byte(const Order &order, size_t group) {
     const int32_t first = order[GROUP * group];
     if (first < 0 || first % 4) return false;

@@ -1,7 +1,7 @@
 // Weights as they come from a model file, and as the kernels read them.
 //
-// `order` says which weight of a stored row stands at each position of the kernels' row; a position
-// beyond the row (−1) is padding, whose activation is 0, so that its weight does not matter.
+// `order` says which weight of a stored row is at each position of the kernels' row; a position
+// beyond the row (−1) is padding, whose activation is 0, so its weight does not matter.
 #pragma once
 
 #include <stdint.h>
@@ -32,7 +32,7 @@ const uint8_t *weights_for_tables(Arena &arena, const StoredWeights &stored, con
 // [tile of PAIR_TILE outputs][word of WORD positions][PAIR_TILE words]; a multiple of WORD positions.
 const uint32_t *weights_for_pairs(Arena &arena, const StoredWeights &stored, const Order &order);
 
-// [tile of PAIR_TILE outputs][position][PAIR_TILE floats]; weights of bits become ±1.
+// [tile of PAIR_TILE outputs][position][PAIR_TILE floats]; binary weights become ±1.
 const float *weights_for_multiplying(Arena &arena, const StoredWeights &stored, const Order &order);
 
 }  // namespace bayesbinn::inference

@@ -31,7 +31,7 @@ x86_64 | amd64)
 aarch64 | arm64) kernels neon ;;
 *) kernels portable ;;
 esac
-# nanobind itself is not what is tested.
+# nanobind itself is not tested.
 # shellcheck disable=SC2086
 $CXX $flags -fno-strict-aliasing -DNB_BUILD -I"$python_headers" -I"$nanobind/include" \
     -I"$nanobind/ext/robin_map/include" -c "$nanobind/src/nb_combined.cpp" -o "$build/nanobind.o"
@@ -42,9 +42,9 @@ done
 # shellcheck disable=SC2086
 $CXX $sanitize -shared "$build"/*.o -pthread -o "$build/_native.so"
 
-# Python is not built with the sanitizer, so its library must come first; libstdc++ too, whose exceptions it watches.
-# The sanitizer keeps freed memory to find late uses; a little of it, so that a peak is the program's own. An
-# allocation of more than a file of some kilobytes can need ends the program.
+# Python is not built with the sanitizer, so its library must be loaded first, and also libstdc++, whose exceptions it
+# intercepts. The sanitizer keeps freed memory to find late uses; here only a little, so that the measured peak is the
+# program's. An allocation larger than any file of a few kilobytes can need ends the program.
 LD_PRELOAD="$($CXX -print-file-name=libasan.so) $($CXX -print-file-name=libstdc++.so)" \
     ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=8:max_allocation_size_mb=512:allocator_may_return_null=0 \
     UBSAN_OPTIONS=print_stacktrace=1 \

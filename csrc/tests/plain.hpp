@@ -1,4 +1,4 @@
-// Plain loops that say what each step of a network computes, and a network that is built beside them.
+// Plain loops that define what each step of a network computes, and a network built along with them.
 #pragma once
 
 #include <math.h>
@@ -87,17 +87,17 @@ inline float finished(const Finishing &f, size_t network, size_t channel, float 
 struct Dot {
     double exact = 0, size = 0;
     int64_t whole = 0;
-    Quantisation scale{};
+    Quantization scale{};
 
     void add(float x, float w) {
         exact += (double)x * w;
         size += fabs((double)x * w);
         if (scale.inverse != 0.0f) whole += (int64_t)lrintf(x * scale.inverse) * (int64_t)w;
     }
-    float value(bool quantised) const { return quantised ? scale.factor * (float)whole : (float)exact; }
+    float value(bool quantized) const { return quantized ? scale.factor * (float)whole : (float)exact; }
 };
 
-// A network beside the values that it should give, which plain loops compute as it is built.
+// A network and the values it should return, which plain loops compute while it is built.
 class Compared {
    public:
     Compared(const Kernels &kernels, size_t networks, size_t inputs, size_t batch, int threads, uint64_t seed)
@@ -122,7 +122,7 @@ class Compared {
             for (size_t r = 0; r < rows; r++)
                 for (size_t o = 0; o < outputs; o++) {
                     Dot dot;
-                    dot.scale = Quantisation::of(largest(&x[r * count], count));
+                    dot.scale = Quantization::of(largest(&x[r * count], count));
                     for (size_t k = 0; k < count; k++) dot.add(x[r * count + k], w.at(n, o, k));
                     y.push_back(finished(f, n, o, dot.value(products == Products::tables)));
                 }
@@ -131,7 +131,7 @@ class Compared {
     }
 
     size_t convolution(size_t input, const Geometry &g, Products products, bool own) {
-        const bool quantised = products == Products::tables && g.groups == 1;
+        const bool quantized = products == Products::tables && g.groups == 1;
         const Weights &w = kept(
             Weights(random_, own ? networks_ : 1, g.outputs, g.group_channels() * g.taps(), products != Products::real)
         );
@@ -144,9 +144,9 @@ class Compared {
                 for (size_t column = 0; column < g.out_width; column++)
                     for (size_t o = 0; o < g.outputs; o++) {
                         Dot dot;
-                        dot.scale = Quantisation::of(largest(x.data(), x.size()));
+                        dot.scale = Quantization::of(largest(x.data(), x.size()));
                         window(g, x, row, column, o, [&](float v, size_t k) { dot.add(v, w.at(n, o, k)); });
-                        y.push_back(finished(f, n, o, dot.value(quantised)));
+                        y.push_back(finished(f, n, o, dot.value(quantized)));
                     }
             return y;
         });
@@ -249,7 +249,7 @@ class Compared {
 
     size_t size(size_t value) const { return values_[value].at[0].size(); }
 
-    // What the network gives for the inputs: [networks][batch][size of `value`].
+    // The network's outputs for the inputs: [networks][batch][size of `value`].
     Floats run(size_t value) {
         if (!sealed_) {
             network.seal(values_[value].place, size(value));
@@ -279,7 +279,7 @@ class Compared {
         return most;
     }
 
-    // Calls use(pixel, position in the stored row) for what an output sees; padding is nothing.
+    // Calls use(pixel, position in the stored row) for the inputs of an output; padding is skipped.
     template <class Use>
     static void window(const Geometry &g, const Floats &x, size_t row, size_t column, size_t output, Use use) {
         const size_t group = output / g.group_outputs();

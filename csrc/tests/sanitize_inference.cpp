@@ -1,6 +1,6 @@
 // Runs inference under sanitizers (see sanitize.sh): every kernel of every instruction set of this CPU in memory
 // blocks of exactly the needed size, and whole networks on ragged sizes, all against plain loops. With the argument
-// "threads" only what threads do together, for ThreadSanitizer.
+// "threads", only the parts where threads work together, for ThreadSanitizer.
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ bool same(const Floats &a, const Floats &b) {
     return a.size() == b.size() && !memcmp(a.data(), b.data(), 4 * a.size());
 }
 
-// The largest difference as a share of the largest number; infinite if anything is NaN or missing.
+// The largest difference relative to the largest number; infinite if anything is NaN or missing.
 float difference(const Floats &a, const Floats &b) {
     if (a.size() != b.size()) return INFINITY;
     float most = 1e-3f, worst = 0;
@@ -37,7 +37,7 @@ float difference(const Floats &a, const Floats &b) {
     return worst / most;
 }
 
-// Limits may leave outputs of 1 from sums of 50: roundings of the sums count as so much more.
+// Limits may turn sums of 50 into outputs of 1, so rounding errors of the sums weigh more.
 bool close(const Floats &a, const Floats &b) { return difference(a, b) < 5e-5f; }
 
 // ---- kernels ----------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ void test_activations(const Kernels &k, size_t count, Random &random) {
     for (float v : x) most = std::max(most, fabsf(v));
     expect(k.largest(x.data(), count) == most, where + ": largest");
     if (!count) return;
-    const Quantisation scale = Quantisation::of(most);
+    const Quantization scale = Quantization::of(most);
     const size_t groups = (count + GROUP - 1) / GROUP;
     std::vector<uint8_t> tables(tables_bytes(count));
     const int32_t magnitude = k.build_tables(x.data(), count, scale.inverse, tables.data());
@@ -73,7 +73,7 @@ void test_activations(const Kernels &k, size_t count, Random &random) {
     }
 }
 
-// `full`: the largest entries there are, in every table.
+// `full`: the largest possible entries in every table.
 void test_look_up(const Kernels &k, size_t blocks, size_t windows, bool full, Random &random) {
     std::vector<uint8_t> weights(blocks * BLOCK * 32), tables[2];
     for (uint8_t &byte : weights) byte = (uint8_t)random.bits();
@@ -234,7 +234,7 @@ Geometry random_geometry(Random &random) {
     }
 }
 
-// One layer: sums of whole numbers must be exact, sums of floats close.
+// One layer: sums of integers must be exact, sums of floats close.
 void test_layer(const Kernels &kernels, uint64_t seed) {
     Random random(seed);
     const Products products = (Products)random.below(3);
@@ -268,7 +268,7 @@ void test_large_layers(const Kernels &kernels) {
                 expect(equal(net.run(y), net.expected(y)), std::string(kernels.name) + ": " + where);
             }
         for (size_t width : {1, 3, 12, 41}) {
-            // Every second time an odd number of tables for a pixel: gathered windows.
+            // Every second time, an odd number of tables per pixel, so that windows are gathered.
             const size_t channels = width % 2 ? 128 : 100;
             const Geometry g{channels, 3, width, 70, 3, width, 3, 3, 1, 1, 1, 1, 1, 1, 1};
             Compared net(kernels, 1, channels * 3 * width, 1, 2, width);
@@ -279,7 +279,7 @@ void test_large_layers(const Kernels &kernels) {
     }
 }
 
-// A row of windows wider than the room for totals; and tables further apart than offsets can say go another way.
+// A row of windows wider than the space for totals; tables too far apart for 32-bit offsets take another path.
 void test_wide_images(const Kernels &kernels) {
     const Geometry wide{32, 2, 301, 5, 2, 301, 1, 3, 1, 1, 0, 1, 1, 1, 1};
     Compared net(kernels, 1, 32 * 2 * 301, 1, 1, 5);
@@ -291,7 +291,7 @@ void test_wide_images(const Kernels &kernels) {
     expect(!TableConvolution::suits(far), "a ring of gigabytes");
 }
 
-// A row gives the same bits alone and among others, however many weights it has.
+// A row gives the same bits by itself and with others, however many weights it has.
 void test_batches(const Kernels &kernels) {
     for (Products products : {Products::tables, Products::pairs})
         for (size_t count : {1700, 9000}) {
@@ -306,11 +306,11 @@ void test_batches(const Kernels &kernels) {
             network.seal(network.linear(0, 1, products, w.sets(), finishing), OUTPUTS);
             network.run(x.data(), BATCH, together.data());
             for (size_t i = 0; i < BATCH; i++) network.run(&x[i * count], 1, &alone[i * OUTPUTS]);
-            expect(same(together, alone), std::string(kernels.name) + ": a row alone, of " + std::to_string(count));
+            expect(same(together, alone), std::string(kernels.name) + ": a single row, of " + std::to_string(count));
         }
 }
 
-// More examples than run at once: the networks of an ensemble run to and fro within one call and from call to call.
+// More examples than run at once: the networks of an ensemble run back and forth within one call and between calls.
 void test_to_and_fro(const Kernels &kernels) {
     Compared net(kernels, 3, 20, 600, 2, 11);
     const size_t y = net.linear(net.linear(0, 1, 33, Products::tables, true), 1, 10, Products::pairs, true);
@@ -343,8 +343,8 @@ void test_mixed(const Kernels &kernels, Products products, size_t networks, size
         const size_t y = build_mixed(net, products, networks > 1);
         const Floats found = net.run(y);
         const std::string where = std::string(kernels.name) + ", mixed network of seed " + std::to_string(seed);
-        // A last bit before a rounding to 8 bits becomes a step of 1/127 after it: only the shape of the answer is
-        // sure.
+        // A difference in the last bit can become 1/127 after rounding to 8 bits, so only the shape of the result is
+        // certain.
         const float off = difference(found, net.expected(y));
         if (products != Products::tables) expect(off < 2e-5f, where + ": off by " + std::to_string(off));
         float sum = 0;
@@ -360,7 +360,7 @@ void test_threads(const Kernels &kernels) {
     for (int threads : {2, 3}) {
         for (int teams = 0; teams < 20; teams++) {
             Team team(threads);
-            std::vector<long> slots((size_t)threads, 0);  // no atomics: the barrier alone must order them
+            std::vector<long> slots((size_t)threads, 0);  // no atomics: only the barrier orders them
             for (int job = 0; job < 20; job++) {
                 const std::function<void(int)> work = [&](int thread) {
                     slots[(size_t)thread]++;

@@ -25,7 +25,7 @@ void expect(bool holds, const std::string &what) {
     failures++;
 }
 
-// Exactly `size` floats at the end of a block of memory of their own; `shift` floats before them.
+// Exactly `size` floats at the end of a separate block of memory, with `shift` floats before them.
 class Memory {
    public:
     Memory(size_t size, size_t shift, unsigned seed, float scale) : size_(size), shift_(shift), data_(size + shift) {
@@ -63,7 +63,7 @@ void put_special_values(Memory &natural, size_t size) {
         if (i / 1000 % 2) natural.begin()[i] = natural.begin()[i] < 0 ? -10.0f : 10.0f;
 }
 
-// All kernels on tensors of `size` elements; a hash of everything that they wrote.
+// Runs all kernels on tensors of `size` elements; returns a hash of everything they wrote.
 uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
     const Sizes sizes{size};
     const Addresses key{0x0123456789abcdefu}, none{0};
@@ -108,7 +108,7 @@ uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
         g.begin()[size - 1] = NAN;
         expect(first_beyond(team, sizes, g.address(), INFINITY) == 0, "a NaN at the end is found");
         g.begin()[size - 1] = -3;
-        expect(first_beyond(team, sizes, g.address(), 3) == -1, "the limit itself is within");
+        expect(first_beyond(team, sizes, g.address(), 3) == -1, "the limit itself is allowed");
         expect(first_beyond(team, sizes, g.address(), 2.9) == 0, "a large value at the end is found");
     }
     return hash;
@@ -128,7 +128,7 @@ void refuses_nonsense(Team team) {
     refused("a missing column", [&] { write_sign(team, {{8}, {{at}}}, {}); });
     refused("elements without memory", [&] { write_sign(team, {{8}, {{at}, {0}}}, {}); });
     refused("overlapping arrays", [&] { write_sign(team, {{4}, {{at}, {at + 4}}}, {}); });
-    refused("a crooked address", [&] { write_sign(team, {{4}, {{at}, {at + 18}}}, {}); });
+    refused("a misaligned address", [&] { write_sign(team, {{4}, {{at}, {at + 18}}}, {}); });
     refused("a missing key", [&] { write_hard_sample(team, {{8}, {{at}, {at}, {}}}, {0}); });
     write_sign(team, {{}, {{}, {}}}, {});
 }

@@ -1,4 +1,4 @@
-// Walks through a range of a tensor in blocks.
+// Processes a range of a tensor in blocks.
 #pragma once
 
 #include "elementary.hpp"
@@ -18,7 +18,7 @@ struct Streamed {
     BAYESBINN_INLINE void operator()(float *to, F x) const { stream(to, x); }
 };
 
-// Where one block lies in each of COUNT arrays; null where there is no such array.
+// The address of one block in each of COUNT arrays; null if there is no such array.
 template <int COUNT>
 struct Block {
     float *at[COUNT];
@@ -27,10 +27,10 @@ struct Block {
     BAYESBINN_INLINE void set(int array, int v, F x) const { store(at[array] + v * LANES, x); }
 };
 
-// Calls body(b, block, put) for every block b. put(address, x) is how array 0 is stored.
+// Calls body(b, block, put) for every block b. put(address, x) stores to array 0.
 //
 // WRITTEN has bit k set if the body writes array k. The last, incomplete block of a tensor is
-// worked on in a copy padded with zeros, so that there is one code for all elements.
+// processed in a copy padded with zeros, so that the same code handles all elements.
 template <int COUNT, unsigned WRITTEN, class Body>
 BAYESBINN_INLINE void each_block(const Arrays &arrays, Range range, Body body) {
     Block<COUNT> block;

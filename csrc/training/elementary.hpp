@@ -1,5 +1,5 @@
-// exp, log and tanh: src/bayesbinn/kernels/elementary.py, operation by operation, which is what
-// makes both agree in every bit. Compile without contraction to fused operations.
+// exp, log and tanh: src/bayesbinn/kernels/elementary.py, operation by operation, so that both
+// agree in every bit. Compile without contraction to fused operations.
 #pragma once
 
 #include "vectors.hpp"
@@ -37,7 +37,7 @@ BAYESBINN_INLINE F horner(F x, const float (&coefficients)[N]) {
 // exp(−2a) for a ≥ 0, down to 2⁻¹²⁶.
 BAYESBINN_INLINE F exp_minus_2(F a) {
     const F t = at_least(a * (float)(-2 / LN2), -126.0f);
-    // Adding 1.5·2²³ rounds to a whole number, half to even, and leaves it in the lowest bits.
+    // Adding 1.5·2²³ rounds to an integer, ties to even, and leaves it in the lowest bits.
     const F shifted = t + 0x1.8p23f;
     const F whole = shifted - 0x1.8p23f;
     const F power = (F)(((U)shifted + 127u) << 23);
@@ -72,7 +72,7 @@ BAYESBINN_INLINE TanhAndSech2 tanh_and_sech2(F x) {
 // ½·log(u/(1 − u)); log y = e·log 2 + 2·atanh((m − 1)/(m + 1)) with y = m·2ᵉ, m between √½ and √2.
 BAYESBINN_INLINE F half_logit(F u) {
     const I bits = (I)(u / (1.0f - u));
-    // elementary.py splits y into m and e and, where m > √2, halves m and raises e by one. Counting the
+    // elementary.py splits y into m and e and, if m > √2, halves m and increments e. Counting the
     // exponent from the first float above √½ does both at once.
     const I exponent = (bits - 0x3f3504f4) >> 23;
     const F mantissa = (F)((U)bits - ((U)exponent << 23));

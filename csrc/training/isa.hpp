@@ -4,7 +4,7 @@
 
 namespace bayesbinn {
 
-// The best kernels that this CPU runs, or those that BAYESBINN_ISA names.
+// The best kernels that this CPU can run, or those that BAYESBINN_ISA names.
 // Throws std::runtime_error if the CPU or the build does not have them.
 const Kernels &choose_kernels(const char *name);
 

@@ -1,11 +1,11 @@
 // Every kernel, compiled once per instruction set; BAYESBINN_ISA is its name.
 //
-// Sampling and updating have a short way. With |λ| large enough no noise can turn a weight: then
-// w = sign(λ), s is a constant, and a block needs neither Philox nor exp and log. Under the
-// paper's τ = 1e-10 nearly all blocks are such, and the kernels run at the speed of the memory.
-// The short way gives the same bits as the long one.
+// Sampling and updating have a fast path. If |λ| is large enough, no noise can flip a weight: then
+// w = sign(λ), s is a constant, and a block needs neither Philox nor exp and log. At the paper's
+// τ = 1e-10 this holds for nearly all blocks, and the kernels run at the speed of memory.
+// The fast path gives the same bits as the slow one.
 //
-// Long formulas are spread over several loops on a block, each short enough for the processor to
+// Long formulas are split into several loops over a block, each short enough for the processor to
 // work on several iterations at once.
 
 #include "blocks.hpp"
@@ -135,8 +135,8 @@ void accumulate_scaled(const ScaleSettings &set, const Arrays &x, Range range) {
     });
 }
 
-// The step of BayesBiNN. Array 5 is 1 − w² as the sample had it, or null to draw its noise again; `scaled` says that
-// the gradients are Σ s⊙g already.
+// The step of BayesBiNN. Array 5 is the sample's 1 − w², or null to draw its noise again; `scaled` means that the
+// gradients are already Σ s⊙g.
 void natural_gradient_update(const RuleSettings &rule, uint64_t draw, bool scaled, const Arrays &x, Range range) {
     const NoiseStream noise(x.key, draw);
     const Scale scale(rule.temperature, rule.eps);
@@ -208,7 +208,7 @@ void ste_update(const STESettings &settings, const Arrays &x, Range range) {
 }
 
 // m ← (1 − γ)·m + γ·g, then flip w where w·m > threshold. The weights are the state: whatever a user may have
-// written into them, they leave as −1 and +1.
+// written to them, they end up as −1 and +1.
 void bop_update(const BopSettings &set, const Arrays &x, Range range) {
     const float rate = (float)set.rate, one_minus_rate = (float)(1 - set.rate), threshold = (float)set.threshold;
     each_block<3, 3>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
@@ -245,7 +245,7 @@ void pmf_update(const PMFSettings &settings, const Arrays &x, Range range) {
     });
 }
 
-// Without their sign the bits of floats are ordered like the floats themselves, with infinity and NaN at the end.
+// Without the sign bit, the bits of floats are ordered like the floats themselves, with infinity and NaN at the end.
 BAYESBINN_INLINE I beyond(F x, int32_t limit) { return ((I)x & 0x7fffffff) > limit; }
 
 bool all_within(float limit, const float *values, size_t count) {

@@ -1,5 +1,5 @@
-// What every instruction set offers: one function per kernel, on a range of one tensor. The list of kernels at the end
-// is the only one in C++: the functions on whole lists of tensors and the Python module are made from it.
+// What every instruction set provides: one function per kernel, on a range of one tensor. The list of kernels at the
+// end is the only one in C++: the functions on lists of tensors and the Python module are generated from it.
 #pragma once
 
 #include <stddef.h>
@@ -9,11 +9,11 @@
 
 namespace bayesbinn {
 
-// The generator gives its numbers to the elements of a tensor in blocks of this many.
+// The generator assigns its numbers to the elements of a tensor in blocks of this size.
 constexpr int NOISE_BLOCK = 32;
 
-// Elements worked on together: several blocks of noise, so that the processor overlaps the long
-// chains of one with those of the next.
+// Elements processed together: several blocks of noise, so that the processor can overlap the long
+// dependency chains of one block with those of the next.
 constexpr int BLOCK = 4 * NOISE_BLOCK;
 
 // Elements of a tensor; `begin` is a multiple of BLOCK.
@@ -27,13 +27,13 @@ constexpr int MAX_ARRAYS = 8;
 struct Arrays {
     float *at[MAX_ARRAYS];
     uint64_t key;  // of its noise
-    bool streams;  // store array 0 past the caches; it is aligned for that
+    bool streams;  // store array 0 past the caches; it is aligned for this
 };
 
 // ---- settings ---------------------------------------------------------------------------------
 //
-// Scalars, in double precision as Python holds them. `each` names the fields: Python's settings of the same names are
-// read into them, whatever their order. A kernel rounds them to float32 where torch would.
+// Scalars, in double precision as in Python. `each` lists the fields by name: they are read from Python's settings of
+// the same names, in any order. A kernel rounds them to float32 where torch would.
 
 struct NoSettings {
     template <class Visit>
@@ -85,7 +85,7 @@ struct SampleSettings {
 struct TrainingSampleSettings {
     uint64_t draw;
     double temperature;
-    bool held;  // the parameter holds sign(λ): blocks that are certain need no writing
+    bool held;  // the parameter holds sign(λ): certain blocks need no write
     template <class Visit>
     void each(Visit visit) {
         visit("draw", draw);
@@ -107,8 +107,8 @@ struct ScaleSettings {
 
 struct RuleSettings {
     double lr, temperature, eps, data_weight, kl_weight, momentum;
-    bool steady;                // steps are in proportion to v(λ), the weight's own variance
-    double relaxation, fading;  // ρ and φ, of a steady rule
+    bool steady;                // steps are proportional to v(λ), the weight's variance
+    double relaxation, fading;  // ρ and φ of a steady rule
     template <class Visit>
     void each(Visit visit) {
         visit("lr", lr);
@@ -124,7 +124,7 @@ struct RuleSettings {
 };
 
 struct UpdateSettings {
-    std::optional<uint64_t> draw;  // none: the gradients are Σ s⊙g already
+    std::optional<uint64_t> draw;  // none: the gradients are already Σ s⊙g
     RuleSettings rule;
     template <class Visit>
     void each(Visit visit) {
@@ -197,7 +197,7 @@ struct PMFSettings {
 struct Column {
     const char *name;
     int arrays = 1;         // 2: the tensor has 2n values, and its halves are two arrays; 0: a key
-    bool optional = false;  // null where there is none
+    bool optional = false;  // may be null
 };
 
 constexpr Column one(const char *name) { return {name}; }
@@ -205,7 +205,7 @@ constexpr Column two(const char *name) { return {name, 2}; }
 constexpr Column maybe(const char *name) { return {name, 1, true}; }
 constexpr Column noise() { return {"key", 0}; }
 
-// KERNEL(name, settings, columns...). Name, settings and columns are called as in src/bayesbinn/kernels/table.py.
+// KERNEL(name, settings, columns...). All names are those in src/bayesbinn/kernels/table.py.
 // Column 0 is written. The logits of n weights are n values of ũ₋, then n of ũ₊; likewise their moments.
 #define BAYESBINN_EACH_KERNEL(KERNEL)                                                                                  \
     KERNEL(write_sign, NoSettings, one("parameter"), one("source"))                                                    \
@@ -240,7 +240,7 @@ struct Kernels {
     // Whether |x| ≤ limit for all values, which NaN never is; the limit is finite and not negative.
     bool (*all_within)(float limit, const float *values, size_t count);
 
-    // The generator's words for one block of noise, for its known answers.
+    // The generator's words for one block of noise, to test them against published ones.
     void (*random_bits)(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOISE_BLOCK]);
 };
 

@@ -1,5 +1,5 @@
-// The Python module bayesbinn.kernels._native. Tensors come as addresses: converting each of them
-// through DLPack would take longer than the kernels need for a small network. The checks that make
+// The Python module bayesbinn.kernels._native. Tensors are passed as addresses: converting each of
+// them through DLPack would take longer than the kernels of a small network. The checks that make
 // addresses safe are in native.py, the only caller.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -25,8 +25,8 @@ namespace {
 
 const Kernels *chosen = nullptr;
 
-// A field's name as Python's own string, made once: a new one at every call would cost a small network as much time as
-// its kernels.
+// A field's name as a Python string, made once: making it at every call would take as long as the kernels of a small
+// network.
 nb::handle interned(const char *name) {
     static std::unordered_map<const char *, PyObject *> known;
     PyObject *&found = known[name];
@@ -127,7 +127,7 @@ NB_MODULE(_native, m) {
         },
         nb::arg("threads"), nb::arg("sizes"), nb::arg("tensors"), nb::arg("limit")
     );
-    // By name: the kernels; and their columns in order, each with its number of values for an element (0: a key).
+    // By name: the kernels, and their columns in order, each with its number of values per element (0: a key).
     nb::dict kernels, columns;
 #define BAYESBINN_BIND(kernel, Settings, ...)                                                                          \
     kernels[#kernel] = bound<Settings>(#kernel, kernel);                                                               \

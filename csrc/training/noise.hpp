@@ -14,7 +14,7 @@ constexpr int ROUNDS = 10;
 
 // Word j of LANES successive counters, in halves: counters 0, 2, 4, ... in the low half of the
 // lanes of `even`, counters 1, 3, 5, ... in those of `odd`, because a 32 × 32 → 64 bit product
-// fills two lanes. The high halves hold leftovers and are ignored.
+// fills two lanes. The high halves contain garbage and are ignored.
 struct Words {
     Wide even, odd;
 };

@@ -10,7 +10,7 @@ namespace {
 
 // ---- settings, rounded to float32 ------------------------------------------------------------
 
-// From this |λ| on, |λ + δ|/τ ≥ 13·ln 2 for every δ, because no |δ| is above 12·ln 2: the sample is sign(λ).
+// From this |λ| on, |λ + δ|/τ ≥ 13·ln 2 for every δ, because |δ| ≤ 12·ln 2: the sample is sign(λ).
 // The margin is a hundred times the rounding errors of δ, of the sum and of the product with 1/τ.
 BAYESBINN_INLINE float certain_from(double temperature) {
     return (float)((12 * LN2 + 13 * LN2 * temperature) * (1 + 1e-5));
@@ -73,7 +73,7 @@ BAYESBINN_INLINE F natural_gradient(F scaled_gradient, F pull, const Rule &set) 
     return scaled_gradient * set.data_weight + pull * set.kl_weight;
 }
 
-// v·[(N/S)·Σ s⊙g + κ·(λ − λ₀)] + (v + φ)·ρ·λ, where v = v(λ): what is certain hardly moves, but fades a little
+// v·[(N/S)·Σ s⊙g + κ·(λ − λ₀)] + (v + φ)·ρ·λ, where v = v(λ): a certain weight hardly moves, but fades a little
 BAYESBINN_INLINE F steady_gradient(F scaled_gradient, F pull, F natural, F variance, const Rule &set) {
     return natural_gradient(scaled_gradient, pull, set) * variance + natural * set.relaxation * (variance + set.fading);
 }

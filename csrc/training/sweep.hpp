@@ -10,11 +10,11 @@
 
 namespace bayesbinn {
 
-// What one thread takes at a time. It does not depend on the number of threads, and every element's
-// result depends on that element alone, so neither does the result.
+// How many elements a thread takes at a time. This does not depend on the number of threads, and every
+// element's result depends only on that element, so the result does not depend on it either.
 constexpr size_t PIECE = 64 * BLOCK;
 
-// Below this many elements in all, waking threads costs more than they save.
+// Below this total number of elements, waking threads costs more than they save.
 constexpr size_t WORTH_SHARING = 4 * PIECE;
 
 // Calls body(tensor, range) until all elements of all tensors are covered.
@@ -29,7 +29,7 @@ void sweep(const std::vector<size_t> &sizes, int threads, const Body &body) {
             size_t tensor = 0, pieces_before = 0;
             for (;;) {
                 const size_t piece = next.fetch_add(1, std::memory_order_relaxed);
-                // A thread's pieces come in ascending order: the search goes on where it stopped.
+                // A thread's pieces come in ascending order: the search continues where it stopped.
                 while (tensor < sizes.size() && piece - pieces_before >= pieces_of(sizes[tensor]))
                     pieces_before += pieces_of(sizes[tensor++]);
                 if (tensor == sizes.size()) return;

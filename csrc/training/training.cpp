@@ -12,15 +12,15 @@
 namespace bayesbinn {
 namespace {
 
-// From this many elements in all on, a parameter is stored past the caches: it would not stay there
-// until it is read. Within a training step of 10 million weights this takes 23 % off the sample and
-// 19 % off the update, and the forward pass that then reads the weights is no slower.
+// From this total number of elements on, parameters are stored past the caches: they would not stay
+// there until they are read. In a training step with 10 million weights, this makes the sample 23 %
+// and the update 19 % faster, and the forward pass that then reads the weights is no slower.
 constexpr size_t TOO_LARGE_FOR_CACHES = size_t(1) << 22;
 constexpr uintptr_t STREAM_ALIGNMENT = 32;
 
 std::invalid_argument refused(const std::string &what) { return std::invalid_argument(what); }
 
-// Two arrays of a tensor may be the same memory, which is in-place work, but may not overlap in part.
+// Two arrays of a tensor may be the same memory (in-place work), but must not overlap partly.
 void refuse_overlap(const float *a, const float *b, size_t size) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b, bytes = size * sizeof(float);
     if (x && y && x != y && x < y + bytes && y < x + bytes) throw refused("two arrays of a tensor overlap in memory");
@@ -36,7 +36,7 @@ void add_array(Arrays &arrays, int &count, float *array, size_t size) {
 template <size_t COUNT>
 std::vector<Arrays> gather(const Tensors &tensors, const Column (&columns)[COUNT]) {
     const size_t tensor_count = tensors.sizes.size();
-    if (tensors.columns.size() != COUNT) throw refused("the kernel has another number of columns");
+    if (tensors.columns.size() != COUNT) throw refused("wrong number of columns for the kernel");
     for (size_t c = 0; c < COUNT; c++)
         if (tensors.columns[c].size() != tensor_count)
             throw refused(std::string("there must be one ") + columns[c].name + " per tensor");

@@ -1,5 +1,5 @@
-// The kernels on whole lists of tensors, given by their addresses and numbers of elements.
-// Input that cannot be meant throws std::invalid_argument before any write.
+// The kernels on lists of tensors, given by their addresses and numbers of elements.
+// Invalid input throws std::invalid_argument before any write.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ struct Team {
 };
 
 // A list of tensors: their numbers of elements, and each column of their kernel: addresses, or keys of their noise.
-// Address 0 in an optional column: there is none.
+// Address 0 in an optional column means that it is missing.
 struct Tensors {
     Sizes sizes;
     std::vector<Addresses> columns;

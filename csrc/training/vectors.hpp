@@ -1,6 +1,6 @@
-// The few vector operations that the kernels are written in, on the compiler's own vector types.
+// The few vector operations that the kernels are written in, on the compiler's vector types.
 //
-// Everything here and in the files that include this one lies in an unnamed namespace: each
+// Everything here and in the files that include this one is in an unnamed namespace: each
 // instruction set compiles its own copy, and the linker must not merge an AVX2 copy of a function
 // into the portable path.
 #pragma once
@@ -19,8 +19,8 @@
 namespace bayesbinn {
 namespace {
 
-// AVX-512 keeps eight lanes as well: the noise is laid out for eight, and what the set brings to
-// these kernels is its 32 registers and three-operand logic, not its width.
+// AVX-512 also uses eight lanes: the noise is laid out for eight, and these kernels gain from its
+// 32 registers and three-operand logic, not from its width.
 #if defined(__AVX2__)
 constexpr int LANES = 8;
 #else

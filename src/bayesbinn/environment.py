@@ -1,4 +1,4 @@
-"""What this installation runs on: versions, processor, kernels, and which optional packages there are."""
+"""What this installation runs on: versions, processor, kernels and installed optional packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bayesbinn.errors import MissingDependency, how_to_install
 
 
 def need(module: str, purpose: str, extra: str = "train") -> Any:
-    """An optional module, or one line that says what to install: `extra` is the part of this package that has it.
+    """Import an optional module, or raise one line that says what to install: `extra` is the extra that provides it.
 
     >>> need("json", "reading JSON").loads("[1]")
     [1]
@@ -33,7 +33,7 @@ def cores() -> int:
 
 def describe() -> dict[str, str | int]:
     """The facts that a bug report or a benchmark needs."""
-    from importlib.metadata import PackageNotFoundError, version  # slow to import, and the runtime does without it
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and the runtime does not need it
 
     facts: dict[str, str | int] = {
         "bayesbinn": bayesbinn.__version__,
@@ -54,12 +54,12 @@ def describe() -> dict[str, str | int]:
 
         facts["threads"] = torch.get_num_threads()
         facts["kernels"] = f"native, {native.isa()}" if native.available else "torch reference"
-        facts["why"] = native.reason or f"built at installation for this machine; they run on {native.threading()}"
+        facts["why"] = native.reason or f"built at installation for this machine; use {native.threading()}"
     return facts
 
 
 def processor() -> str:
-    """The processor's name as its maker writes it, where the system tells."""
+    """The processor's name as the vendor writes it, if the system reports it."""
     try:
         with open("/proc/cpuinfo") as file:
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]

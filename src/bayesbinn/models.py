@@ -1,18 +1,18 @@
-"""The paper's networks, as plain modules that know nothing of methods.
+"""The paper's networks, as plain modules that know nothing about methods.
 
 ``order="authors"`` is the layer order of the authors' code, which produced the published numbers:
-BatchNorm before ReLU, and max-pooling before both. ``order="paper"`` is that of the paper's
-tables: ReLU, max-pooling, BatchNorm. BatchNorm has no gain and no bias, and there are no biases
+BatchNorm before ReLU, and max-pooling before both. ``order="paper"`` is the order in the paper's
+tables: ReLU, max-pooling, BatchNorm. BatchNorm has no gain or bias, and the layers have no biases
 (except in the synthetic networks), so that every parameter is a binary weight.
 
 `width` multiplies the number of hidden units and channels, for small machines.
 
-`table_mlp` and `output_affine` are not the paper's: they are for other people's data, whose classes need not be
-equally frequent. A BatchNorm without a shift gives every class the same mean logit, so no network that ends in one can
-say that a class is rare.
+`table_mlp` and `output_affine` are not in the paper: they are for other data, whose classes may not be equally
+frequent. A BatchNorm without a shift gives every class the same mean logit, so a network that ends in one cannot
+express that a class is rare.
 
-Each network states above its function which data it fits and which settings of an experiment it takes, so that a new
-one touches no other file.
+The decorator of each network states which data it fits and which experiment settings it takes, so that a new network
+touches no other file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LRNET_ORDERS: dict[str, Parts] = {"authors": ("norm", "relu", "pool"), "paper":
 
 
 class Data(Protocol):
-    """What a network is fitted to: a data set, or what a run remembers of one."""
+    """What a network is fitted to: a data set, or a run's record of one."""
 
     @property
     def name(self) -> str: ...
@@ -60,21 +60,21 @@ class Data(Protocol):
 
 
 Fit = Callable[[str, Data], dict[str, Any]]
-"""From a network's name and the data to the arguments that the data decide; data that do not fit are refused."""
+"""From a network's name and the data to the arguments that depend on the data; rejects data that do not fit."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network that experiments name."""
+    """A network that experiments can name."""
 
     make: Callable[..., nn.Sequential]
     fits: str
-    """Which data, in words."""
+    """The data it fits, in words."""
     fit: Fit
     settings: tuple[str, ...]
-    """Of an experiment's `model` section: those that `make` takes."""
+    """The keys of an experiment's `model` section that `make` takes."""
     single: bool
-    """Whether it has one output, so that one logit stands for two classes."""
+    """Whether it has a single output: one logit for two classes."""
 
 
 REGISTRY: dict[str, Network] = {}
@@ -100,14 +100,14 @@ def named(name: str) -> Network:
 
 
 def fitted(name: str, settings: Any, data: Data) -> nn.Sequential:
-    """A network by name, with these settings (those that it does not take do not matter), fitted to the data."""
+    """A network by name, with these settings (it ignores those it does not take), fitted to the data."""
     found = named(name)
     chosen = {setting: getattr(settings, setting) for setting in found.settings}
     return found.make(**found.fit(name, data), **chosen)
 
 
 def loss_for(name: str, task: str) -> str:
-    """The loss that a task asks for and that the network's output fits."""
+    """The loss that suits the task and the network's output."""
     if task == "regression":
         return "mse"
     return "binary_cross_entropy" if named(name).single else "cross_entropy"
@@ -123,7 +123,7 @@ def _any_shape(name: str, data: Data) -> dict[str, Any]:
 
 def _two_classes(name: str, data: Data) -> dict[str, Any]:
     if data.num_classes > 2:
-        raise InvalidInput(f"{data.name}: {data.num_classes} classes; {name} has one output, for 2")
+        raise InvalidInput(f"{data.name}: {data.num_classes} classes; {name} has one output, for 2 classes")
     return {"inputs": prod(data.input_shape)}
 
 
@@ -147,7 +147,7 @@ def _images_of(*wanted: int) -> Fit:
 
 
 class Scaled(nn.Module):
-    """Multiply by a constant: what stands in BatchNorm's place where there is none."""
+    """Multiply by a constant; replaces BatchNorm in networks without it."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -164,9 +164,9 @@ class Scaled(nn.Module):
 def table_mlp(classes: int, *, inputs: int, hidden: int = 128, layers: int = 2, width: float = 1.0) -> nn.Sequential:
     """For tables: [Linear, BatchNorm, ReLU] × `layers` with binary weights, and no dropout.
 
-    Every BatchNorm has a learned gain and shift. A binary layer can only add and subtract columns; the shifts make
-    units of the same signs differ, which a table of few columns needs, and the last one expresses how frequent a
-    class is. Without dropout the running statistics are those of the network that predicts.
+    Every BatchNorm has a learned gain and shift. A binary layer can only add and subtract columns; the shifts let
+    units with the same signs differ, which a table with few columns needs, and the last shift expresses how frequent a
+    class is. Without dropout, the running statistics match the network that predicts.
 
     >>> binary = [p for p in table_mlp(3, inputs=13).parameters() if p.dim() == 2]
     >>> sum(p.numel() for p in binary)
@@ -209,8 +209,8 @@ def continual_mlp(
 ) -> nn.Sequential:
     """Two hidden layers of 100 units, for permuted MNIST: 89,400 weights.
 
-    The paper's table has a ReLU after the last layer, which the code has not: it would cut logits off.
-    Without BatchNorm each layer divides by √(fan-in) instead: nothing then tells one task from another.
+    The paper's table has a ReLU after the last layer; the authors' code does not, since it would cut off logits.
+    Without BatchNorm, each layer divides by √(fan-in) instead, so nothing in the network depends on the task.
 
     >>> sum(p.numel() for p in continual_mlp().parameters())
     89400
@@ -240,7 +240,7 @@ def vgg(
 ) -> nn.Sequential:
     """The BinaryConnect CNN for CIFAR: six 3×3 convolutions, two layers of 1024 units; 14,022,016 weights.
 
-    Images of other sizes, (height, width), fit as well; a side of 1 is no longer halved. `output_affine` gives the
+    Images of other sizes, (height, width), also work; a side of 1 is not halved again. `output_affine` gives the
     last BatchNorm a learned gain and shift.
 
     >>> sum(p.numel() for p in vgg().parameters()), sum(p.numel() for p in vgg(100).parameters())
@@ -257,9 +257,9 @@ def vgg(
 def lrnet_mnist(classes: int = 10, *, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
     """The network of the LR-net comparison on MNIST, 32C5-MP2-64C5-MP2-512FC-10: 1,662,752 weights.
 
-    All layers binary, BatchNorm after the fully connected layers too, no dropout. The authors'
-    order is LR-net's here: BatchNorm, ReLU, max-pooling. BatchNorm's settings are not stated
-    anywhere; those of the MNIST network are taken.
+    All layers are binary, BatchNorm also follows the fully connected layers, and there is no dropout.
+    Here the authors' order is LR-net's: BatchNorm, ReLU, max-pooling. BatchNorm's settings are not
+    published; we use those of the MNIST network.
 
     >>> sum(p.numel() for p in lrnet_mnist().parameters())
     1662752
@@ -273,7 +273,7 @@ def lrnet_mnist(classes: int = 10, *, order: Order = "authors", width: float = 1
 def lrnet_cifar10(classes: int = 10, *, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
     """The network of the LR-net comparison on CIFAR-10, 2×128C3-MP2-2×256C3-MP2-2×512C3-MP2-1024FC-10.
 
-    12,973,440 weights. As `lrnet_mnist`, with the BatchNorm settings of `vgg`.
+    12,973,440 weights. Like `lrnet_mnist`, with the BatchNorm settings of `vgg`.
 
     >>> sum(p.numel() for p in lrnet_cifar10().parameters())
     12973440
@@ -292,7 +292,7 @@ def lrnet_cifar10(classes: int = 10, *, order: Order = "authors", width: float =
     single=True,
 )
 def synthetic_mlp(inputs: int, *, output_batchnorm: bool = False, width: float = 1.0) -> nn.Sequential:
-    """The tanh network of the toy problems, d-64-64-1 with biases, which are binary too in the paper.
+    """The tanh network of the toy problems, d-64-64-1 with biases, which are also binary in the paper.
 
     Two moons: `inputs` = 2, one logit. Snelson's regression: `inputs` = 1 and `output_batchnorm`.
 
@@ -305,7 +305,7 @@ def synthetic_mlp(inputs: int, *, output_batchnorm: bool = False, width: float =
 
 
 NETWORKS = {name: each.fits for name, each in REGISTRY.items()}
-"""The networks that experiments name, and the data that they fit."""
+"""The networks that experiments can name, and the data they fit."""
 
 
 # ---- building blocks -------------------------------------------------------------------------------
@@ -350,9 +350,9 @@ def _convolutions(
     order: Parts,
     width: float,
 ) -> tuple[list[nn.Module], int]:
-    """Convolutions with "same" padding, flattened, and the number of features that come out.
+    """Convolutions with "same" padding, flattened, and the number of output features.
 
-    `plan` has the output channels of each; a minus sign adds 2×2 max-pooling.
+    `plan` lists the output channels of each; a minus sign adds 2×2 max-pooling.
     """
     height, breadth = (image_size, image_size) if isinstance(image_size, int) else image_size
     layers: list[nn.Module] = []

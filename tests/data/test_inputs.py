@@ -60,7 +60,7 @@ def test_parquet_columns_are_matched_by_name(tmp_path: Path) -> None:
         ("width,height\n1,2\n", r"no column 'depth', which the model was trained on\.$"),
         ("width,Height,Depth\n1,2,3\n", r"no column 'height', .* \(2 are missing: height, depth\)\. Did you mean 'Hei"),
         ("1.5,2.5,3.5\n1,2,3\n", r"no column 'width', .* \(3 are missing"),
-        ("width,height,depth,width\n1,2,3,4\n", "two columns are called 'width'"),
+        ("width,height,depth,width\n1,2,3,4\n", "two columns are named 'width'"),
         ("width,height,depth\n1,2,3\n1,,3\n", r"column 'height' is empty, NaN or too large in row 2 \(1 such cells\)"),
         ("width,height,depth\n1,2,3\nnan,2,3\n", "column 'width' is empty, NaN or too large in row 2"),
         ("width,height,depth\n1,2,x\n", "column 'depth' holds 'x' in row 1, which is not a number"),

@@ -182,7 +182,7 @@ def test_parquet_that_would_not_fit_is_refused(tmp_path: Path) -> None:
 def test_parquet_with_two_columns_of_one_name(tmp_path: Path) -> None:
     table = pa.table([[1.0] * 6, [2.0] * 6, [0, 1] * 3], names=["a", "a", "y"])
     pq.write_table(table, tmp_path / "my.parquet")
-    refused(tmp_path / "my.parquet", "two columns are called 'a'", label="y")
+    refused(tmp_path / "my.parquet", "two columns are named 'a'", label="y")
 
 
 # --- images ---------------------------------------------------------------------------------------------------

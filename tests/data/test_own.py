@@ -142,7 +142,7 @@ GOOD = "".join(f"{i},{i},{i % 2}\n" for i in range(8))
         (f"a,b,y\n{GOOD}inf,2,1\n", "column 'a' is empty, NaN or too large in row 9"),
         (f"a,b,y\n{GOOD}1,2,\n", "the label column 'y' is empty in row 9"),
         (f"a,b,y\n{GOOD}1,2\n", "row 9: Expected 3 columns, got 2"),
-        (f"a,a,y\n{GOOD}", "two columns are called 'a'"),
+        (f"a,a,y\n{GOOD}", "two columns are named 'a'"),
         (f"a,,y\n{GOOD}", "column 2 has no name"),
         ("y\n" + "1\n0\n" * 5, "'y' is the only column"),
         ("a,y\n" + "".join(f"{i},name{i}\n" for i in range(9)), "each of 9 examples has a label of its own"),

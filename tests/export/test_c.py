@@ -76,7 +76,7 @@ def _kind(model: ModelFile) -> str:
 
 _BLOCK = """    static float in[M{i}_INPUTS], out[2u * M{i}_OUTPUTS], buffer[M{i}_BUFFER_BYTES / sizeof(float)];
     for (int n = 0; n < COUNT; n++) {
-        memset(buffer, 0xff, sizeof buffer); /* NaN: nothing may depend on what was there */
+        memset(buffer, 0xff, sizeof buffer); /* NaN: nothing may depend on the old content */
         if (fread(in, sizeof in, 1, stdin) != 1u || m{i}_predict(in, out, buffer, sizeof buffer) != 0) {
             return;
         }
@@ -237,7 +237,7 @@ def test_shifts_of_a_calibration_reach_c(outputs: int, tmp_path: Path) -> None:
         np.testing.assert_allclose(out, right, rtol=0, atol=1e-6)
 
 
-def test_nothing_is_written_but_the_buffer(tmp_path: Path) -> None:
+def test_only_the_buffer_is_written(tmp_path: Path) -> None:
     """No writable data in the object file, and no external functions except these from math.h and string.h."""
     _, source = export_c(cases.residual(5), tmp_path)
     subprocess.run(["gcc", "-Os", "-c", *STRICT, str(source), "-o", str(tmp_path / "m.o")], check=True)
@@ -323,7 +323,7 @@ def test_where_the_files_go(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.partial"))
 
 
-# ---- memory and refusals -------------------------------------------------------------------------------
+# ---- memory and invalid input -------------------------------------------------------------------------------
 
 
 def test_memory_is_that_of_the_largest_step() -> None:

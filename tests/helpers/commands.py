@@ -1,4 +1,4 @@
-"""`bayesbinn` commands in this process: what they print and how they end."""
+"""`bayesbinn` commands in this process: what they print, and their exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bayesbinn.__main__ import main
 
 @dataclass
 class Answer:
-    """Of a command: its exit code, and what it wrote to standard output and standard error."""
+    """A command's exit code, and what it wrote to standard output and standard error."""
 
     code: int
     out: str

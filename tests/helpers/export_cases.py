@@ -1,4 +1,4 @@
-"""Models for the tests of both exports: one operation of any size, and whole networks of any form."""
+"""Models for the tests of both exports: single operations of any size, and networks of any form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sizes = st.integers(1, 9)
 
 
 def tensors_of(rng: Any, node: Node, shape: tuple[int, ...], networks: int, kinds: list[str]) -> dict[str, Any]:
-    """A tensor for every role that the node names; `kinds`: "own" if each network has its own, a weight's type."""
+    """A tensor for every role of the node; `kinds`: "own" if each network has its own, or a weight's type."""
     found = {}
     for role, name in node.tensors.items():
         copies = (networks,) if "own" in kinds else ()
@@ -125,7 +125,7 @@ def models(draw: Any, ops: tuple[str, ...] = tuple(OPERATIONS), steps: int = 1, 
 
 
 def residual(networks: int, task: str = "classification") -> ModelFile:
-    """Values that are needed again much later, some of them by every network: what a memory plan gets wrong first."""
+    """Values that are needed again much later, some by every network: what a memory plan gets wrong first."""
     rng = np.random.default_rng(networks)
 
     def conv(source: int, label: str, channels: int) -> Node:
@@ -158,7 +158,7 @@ def residual(networks: int, task: str = "classification") -> ModelFile:
 
 
 def drawn(strategy: Any, count: int) -> list[ModelFile]:
-    """So many models of a strategy at once, for tests that compile them all together."""
+    """`count` models of a strategy at once, for tests that compile them all together."""
     found: list[ModelFile] = []
 
     quiet = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -177,7 +177,7 @@ def inputs_for(model: ModelFile, count: int = 3) -> np.ndarray:
 
 
 def expected(model: ModelFile, raw: np.ndarray) -> dict[str, np.ndarray]:
-    """What the exports must answer, from the reference's raw outputs [networks, batch, ...], in float64."""
+    """What the exports must return, from the reference's raw outputs [networks, batch, ...], in float64."""
     z = raw.astype(np.float64)
     if model.graph.task == "regression":
         std = z.std(axis=0, ddof=1) if len(z) > 1 else np.zeros_like(z[0])
@@ -203,7 +203,7 @@ def assert_close(found: np.ndarray, right: np.ndarray) -> None:
 def paper_networks() -> dict[str, tuple[ModelFile, np.ndarray]]:
     """The paper's networks, narrow, with weights of ±1 and the BatchNorm statistics of their inputs; an ensemble.
 
-    With each comes what the reference gives for 1,000 inputs, which takes seconds: both files of tests share it.
+    Each comes with the reference's outputs for 1,000 inputs, which take seconds, so both test files share them.
     """
     built = {
         "mnist_mlp": (bb_models.mnist_mlp(width=0.05), (1, 28, 28), 0),

@@ -1,4 +1,4 @@
-"""A figure or table of the paper, reproduced from what is in a folder."""
+"""A figure or table of the paper, reproduced from the contents of a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bayesbinn import paper
 
 
 def reproduced(name: str, folder: Path, **options: Any) -> tuple[list[str], str, dict[str, Any]]:
-    """The lines, the Markdown and the numbers; the pictures must be there and say something."""
+    """The lines, the Markdown and the numbers; the pictures must exist and not be blank."""
     options = {"runs": folder / "runs", "out": folder / "out", **options}
     lines = list(paper.reproduce(name, **options))
     for suffix, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):

@@ -11,7 +11,7 @@ Row = dict[str, str]
 
 
 def cells(line: str) -> list[str]:
-    """The cells of a table's line; an escaped bar does not end a cell."""
+    """The cells of a line of a table; an escaped bar does not end a cell."""
     return [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip()[1:-1])]
 
 
@@ -33,7 +33,7 @@ def table(text: str, *columns: str) -> list[Row]:
 
 
 def row(rows: list[Row], **values: str) -> Row:
-    """The only row with these values; ``_`` in a name stands for a space."""
+    """The only row with these values; ``_`` in a name means a space."""
     wanted = {name.replace("_", " "): value for name, value in values.items()}
     (found,) = [each for each in rows if wanted.items() <= each.items()]
     return found
@@ -41,7 +41,7 @@ def row(rows: list[Row], **values: str) -> Row:
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, where it starts, and why it is not run, if it is not."""
+    """A fenced block, where it starts, and the reason if it is not run."""
 
     page: Path
     line: int

@@ -1,4 +1,4 @@
-"""Where the repository and the fixtures of its tests are."""
+"""Paths of the repository and of the test fixtures."""
 
 from pathlib import Path
 

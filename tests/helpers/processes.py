@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Starts `bayesbinn` as processes of their own that share the imports, which take longer than these runs.
+# Starts `bayesbinn` as separate processes that share the imports, which take longer than these runs.
 STARTER = """
 import faulthandler, json, os, resource, signal, sys, tempfile, time, traceback
 from pathlib import Path
@@ -32,7 +32,7 @@ for line in sys.stdin:
             time.sleep(0.01)
             ended = os.waitpid(request["wait"], os.WNOHANG)
             if not ended[0] and time.monotonic() > deadline:
-                os.kill(request["wait"], 6)  # its stacks go to its log
+                os.kill(request["wait"], 6)  # writes its stacks to its log
                 ended = os.waitpid(request["wait"], 0)
         print(os.waitstatus_to_exitcode(ended[1]), flush=True)
         continue
@@ -48,7 +48,7 @@ for line in sys.stdin:
     sys.argv = ["bayesbinn", *request["arguments"]]
     os.environ.update(request["environment"])
     explained = entry._explained
-    def announced():  # while it runs, signals are the command's own business; before and after, Python's
+    def announced():  # the command handles signals only while it runs
         Path(request["err"] + ".started").touch()
         try:
             return explained()
@@ -96,7 +96,7 @@ class Commands:
         return [self.start(*arguments, environment=place, log=f"rank-{place['RANK']}") for place in places]
 
     def wait_for_its_start(self, seconds: float = 60) -> None:
-        """Until the last command that was started answers signals as `bayesbinn` does."""
+        """Wait until the last started command handles signals."""
         path, deadline = self._logs / "err.started", time.monotonic() + seconds
         while not path.exists():
             assert time.monotonic() < deadline, "the command did not start"
@@ -130,7 +130,7 @@ class Commands:
 
 
 def wait_for_a_checkpoint(folder: Path, after: float = 0.0) -> None:
-    """Until a checkpoint that is newer than `after` is there."""
+    """Wait for a checkpoint that is newer than `after`."""
     path, deadline = folder / "checkpoint.pt", time.monotonic() + 60
     while not path.exists() or path.stat().st_mtime_ns <= after:
         assert time.monotonic() < deadline, "no checkpoint within a minute"

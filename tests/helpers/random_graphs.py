@@ -47,7 +47,7 @@ class GraphBuilder:
         return pack_rows(values) if binary else values.astype(np.float32).reshape(*front, *shape)
 
     def scales(self, channels: int, own: bool = False) -> dict[str, Any]:
-        """Random scale and shift, negative ones among them."""
+        """Random scale and shift, some of them negative."""
         front = (self.networks,) if own else ()
         draw = self.random.standard_normal
         return {role: draw((*front, channels)).astype(np.float32) for role in ("scale", "shift")}

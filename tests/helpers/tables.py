@@ -1,6 +1,6 @@
-"""Tables of Markdown pages, and whether their figures stand in results/, row by row and column by column.
+"""Tables of Markdown pages, and whether their numbers are in results/, row by row and column by column.
 
-`tests/shown_tables.toml` says where each table of a page has its figures from.
+`tests/shown_tables.toml` says where the numbers of each table come from.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Table:
 
     @property
     def has_figures(self) -> bool:
-        """Whether a column after the first holds nothing but figures with a fraction."""
+        """Whether a column after the first has only numbers with a fraction."""
         columns = ([row[name] for row in self.rows] for name in self.head[1:])
         return any(all(re.fullmatch(r"[-+]?\d+\.\d+.*", cell) for cell in cells) for cells in columns)
 
@@ -69,7 +69,7 @@ def _table(section: str, lines: list[str]) -> Table:
 
 
 def same_figures(shown: str, source: str) -> bool:
-    """Whether each number of a cell is the source's, rounded to the digits shown; units do not count.
+    """Whether each number of a cell is the source's number, rounded to the digits shown; units do not count.
 
     >>> same_figures("75.1 ms", "75.11"), same_figures("75.2 ms", "75.11"), same_figures("85.4 ± 0.2", "85.44 ± 0.18")
     (True, False, True)
@@ -85,7 +85,7 @@ def _rounds_to(exact: str, shown: str) -> bool:
 
 
 def wrong_figures(shown: Table, spec: Mapping[str, Any], root: Path = ROOT) -> Iterator[str]:
-    """A line for each figure of a shown table that its source does not have in that row and column.
+    """A line for each number of a shown table that its source does not have in that row and column.
 
     `spec`: `file`, `keys` (shown column → source column that finds the row), `figures` (shown column → source column,
     or a table with `column` and `where`); optionally `where` (source column → cell), `renamed` (shown cell → the

@@ -160,7 +160,7 @@ SPECIAL = torch.tensor([[0.0, -0.0, 1.5, -1.5, 200.0, -200.0, float("inf"), floa
         ("hardtanh", {"min": -1.0, "max": 6.0}, lambda x: F.hardtanh(x, -1.0, 6.0)),
     ],
 )
-def test_activations_also_of_numbers_that_are_none(op: str, options: dict[str, Any], function: Any) -> None:
+def test_activations_including_nan_and_infinity(op: str, options: dict[str, Any], function: Any) -> None:
     found = outputs(one_node(op, (9,), options), SPECIAL)
     torch.testing.assert_close(found, function(SPECIAL), equal_nan=True)
 
@@ -199,10 +199,10 @@ def test_maximum_takes_a_nan_as_torch_does() -> None:
 # ---- 8-bit activations -----------------------------------------------------------------------------
 
 
-def test_quantised_by_hand() -> None:
+def test_quantized_by_hand() -> None:
     # 127/2 = 63.5: 1 → 63.5 → 64 (even), 0.984252 → 62.5 → 62 (even).
     x = torch.tensor([[2.0, 1.0, -1.0, 62.5 / 63.5, 0.0]])
-    q, scale = reference.quantised(x.numpy(), (1,))
+    q, scale = reference.quantized(x.numpy(), (1,))
     assert q.tolist() == [[127.0, 64.0, -64.0, 62.0, 0.0]]
     assert scale == np.float32(2) / np.float32(127)
     w = torch.tensor([[1.0, 1.0, -1.0, -1.0, 1.0]])
@@ -269,7 +269,7 @@ def test_unknown_activations_are_refused() -> None:
         reference.run(one_node("relu", (9,), {}), np.zeros((1, 9), np.float32), "int4")  # type: ignore[arg-type]
 
 
-# A last bit that differs between machines can carry an activation over a rounding boundary: a step of 1/127.
+# If the last bit differs between machines, an activation can cross a rounding boundary: a difference of 1/127.
 @pytest.mark.parametrize(("activations", "tolerance"), [("exact", 1e-5), ("int8", 2e-2)])
 def test_a_file_of_version_1_still_gives_the_same(activations: Any, tolerance: float) -> None:
     model = model_file.read(FIXTURES / "model-v1.safetensors")

@@ -1,4 +1,4 @@
-"""The native kernels give the bits of the torch reference; noise and elementary functions are what they claim to be."""
+"""The native kernels give the same bits as the torch reference; noise and elementary functions are correct."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def values(size: int, seed: int, scale: float = 1.0, shifted: bool = False) -> T
 
 
 def naturals(size: int, seed: int = 0, shifted: bool = False) -> Tensor:
-    """λ of all kinds, in turns of 128: uncertain; certain; certain, but v(λ) > 0; far off; and special values."""
+    """λ of all kinds, in runs of 128: uncertain; certain; certain, but v(λ) > 0; far away; and special values."""
     natural = values(size, seed, 4.0, shifted)
     turn = torch.arange(size) // 128 % 4
     side = reference.sign(natural)
@@ -57,7 +57,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 @pytest.fixture(autouse=True)
 def _reference_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The reference's many small operations would wait for each other's threads; the kernels get two."""
+    """One thread for the reference, whose many small operations would wait for each other; two for the kernels."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
@@ -152,7 +152,7 @@ def filled(size: int, shifted: bool) -> Tensor:
 
 
 @needs_native
-class TestSameAsTwin:
+class TestSameAsReference:
     """Bit for bit, on every size, alignment and kind of λ."""
 
     @pytest.mark.parametrize("temperature", TEMPERATURES)
@@ -235,7 +235,7 @@ class TestSameAsTwin:
     @pytest.mark.parametrize("held", [False, True])
     @pytest.mark.parametrize("with_slope", [False, True])
     def test_training_sample_and_back(self, temperature: float, held: bool, with_slope: bool) -> None:
-        """`held` spares writes, but the result is the whole sample; then the whole mode again."""
+        """`held` saves writes, but the result is the full sample, and then the full mode again."""
 
         def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
             natural = naturals(size, shifted=shifted)
@@ -339,7 +339,7 @@ class TestSameAsTwin:
         in_layouts(build)
 
     def test_a_million_in_several_tensors(self) -> None:
-        """More elements than threads take at once, with keys of their own, and one empty tensor."""
+        """More elements than threads take at once, with separate keys, and one empty tensor."""
         sizes, keys = [1_000_003, 0, 40_000, 5], [1, 2, 3, (1 << 64) - 1]
         states = [naturals(size, seed) for seed, size in enumerate(sizes)]
         weights = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
@@ -361,8 +361,8 @@ class TestSameAsTwin:
 
 @needs_native
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_short_way_changes_nothing(temperature: float) -> None:
-    """One uncertain weight sends its block the long way; the certain ones beside it get what they get without it."""
+def test_fast_path_changes_nothing(temperature: float) -> None:
+    """One uncertain weight puts its block on the slow path; the certain weights next to it do not change."""
     threshold = elementary.MAX_LOGISTIC + elementary.SATURATION * temperature
     for excess in (1.00002, 1.0001, 1.1, 1e10):
         size = 128 * 100
@@ -385,7 +385,7 @@ def test_short_way_changes_nothing(temperature: float) -> None:
             assert same_bits(short, long)
 
 
-# Draws in which KEY gives one of the first 32 elements the smallest and the largest δ that there are.
+# Draws in which KEY gives one of the first 32 elements the smallest and the largest possible δ.
 EXTREME_DRAWS = [(395740, -1.0), (70683, 1.0)]
 
 
@@ -393,7 +393,7 @@ EXTREME_DRAWS = [(395740, -1.0), (70683, 1.0)]
 @pytest.mark.parametrize(("draw", "side"), EXTREME_DRAWS)
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_extreme_noise_still_counts(draw: int, side: float, temperature: float) -> None:
-    """Just below the threshold of the short way, the most extreme δ turns or softens a weight."""
+    """Just below the threshold of the fast path, the most extreme δ flips or softens a weight."""
     size = 128
     delta = reference.logistic_noise(torch.zeros(size), KEY, draw, 0)
     assert float((delta * side).max()) == pytest.approx(elementary.MAX_LOGISTIC, rel=1e-6)
@@ -414,7 +414,7 @@ def test_extreme_noise_still_counts(draw: int, side: float, temperature: float) 
 
 
 def test_certain_means_certain_for_extreme_noise() -> None:
-    """At the threshold of the short way, MAX_LOGISTIC + SATURATION·τ and its margin, no δ turns a weight."""
+    """At the threshold of the fast path, MAX_LOGISTIC + SATURATION·τ plus a margin, no δ flips a weight."""
     largest = float(elementary.half_logit(torch.tensor([1 - 2.0**-24])))
     for temperature in (1e-30, *TEMPERATURES, 1e3, 1e20):
         threshold = (elementary.MAX_LOGISTIC + elementary.SATURATION * temperature) * (1 + 1e-5)
@@ -423,7 +423,7 @@ def test_certain_means_certain_for_extreme_noise() -> None:
         assert float(elementary.sech2((natural - largest) * (1 / temperature))) == 0.0
 
 
-# ---- finite check, packing, refusals -----------------------------------------------------------
+# ---- finite check, packing, invalid input -----------------------------------------------------------
 
 
 @needs_native
@@ -465,11 +465,11 @@ def test_no_scale_is_above_its_bound(temperature: float, eps: float) -> None:
         assert float(reference.scale_from_slope(natural, slope, temperature, eps).max()) <= largest * (1 + 1e-5)
 
 
-# ---- tensors whose memory is not what they say ---------------------------------------------------
+# ---- tensors whose memory differs from their values ---------------------------------------------------
 
 
 def negated(x: Tensor) -> Tensor:
-    """The same values with torch's negative bit: memory holds the opposite ones."""
+    """The same values with torch's negative bit: memory holds the opposite values."""
     return torch._neg_view(-x)
 
 
@@ -528,13 +528,13 @@ def test_bop_takes_the_signs_of_weights_that_are_not_binary(as_given: bool, monk
 
 
 @needs_native
-def test_first_beyond_of_a_view_ignores_its_neighbours() -> None:
+def test_first_beyond_of_a_view_ignores_its_neighbors() -> None:
     memory = torch.full((100,), math.nan)
     memory[3:40] = 1.0
     assert native.first_beyond([memory[3:40]], LARGEST) is None
 
 
-# What the settings of a row may be; a row with a new setting needs an example here.
+# Example values for the settings of a row; a new setting needs one here.
 EXAMPLES: dict[str, Any] = {
     "beta": 1.7,
     "clip": 1.25,
@@ -588,7 +588,7 @@ def test_the_table_has_every_compiled_kernel() -> None:
 
 
 @needs_native
-def test_buffers_and_settings_go_by_their_names() -> None:
+def test_buffers_and_settings_are_matched_by_name() -> None:
     a, b = torch.zeros(3), torch.tensor([1.0, -1.0, 2.0])
     swapped = native.compiled("bop_update", ("parameter", "gradient", "average"), ("threshold", "rate"))
     weights, averages = ([torch.ones(3), torch.ones(3)], [torch.zeros(3), torch.zeros(3)])
@@ -620,14 +620,14 @@ def test_buffers_and_settings_go_by_their_names() -> None:
 
 @needs_native
 def test_a_build_from_other_sources_is_refused() -> None:
-    with pytest.raises(ImportError, match=r"write_sign.*install the package again"):
+    with pytest.raises(ImportError, match=r"write_sign.*reinstall the package"):
         native.compiled("write_sign", ("parameter", "origin"), ())
-    with pytest.raises(ImportError, match=r"write_cube.*install the package again"):
+    with pytest.raises(ImportError, match=r"write_cube.*reinstall the package"):
         native.compiled("write_cube", ("parameter",), ())
 
 
 @needs_native
-def test_neighbouring_memory_is_left_alone() -> None:
+def test_neighboring_memory_does_not_change() -> None:
     for size in SIZES[:-1]:
         memory = torch.full((size + 64,), 7.0)
         compiled.write_relaxed_sample([memory[32 : 32 + size]], [naturals(size)], [KEY], 0, 1.0)
@@ -647,9 +647,9 @@ def test_writes_are_seen_by_autograd() -> None:
 @needs_native
 def test_refusals() -> None:
     a, b = torch.zeros(8), torch.ones(9)
-    with pytest.raises(ValueError, match="9 elements where 8 are needed"):
+    with pytest.raises(ValueError, match="9 elements; 8 are needed"):
         compiled.write_sign([a], [b])
-    with pytest.raises(ValueError, match="1 tensors where there are 2"):
+    with pytest.raises(ValueError, match="1 tensors for 2"):
         compiled.write_sign([a, a], [a])
     with pytest.raises(ValueError, match="one key per tensor"):
         compiled.write_hard_sample([a], [a], [], 0)
@@ -680,12 +680,12 @@ SHOW = "from bayesbinn.kernels import native; print(native.available, native.isa
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512", "neon"])
 def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
     if isa == native.isa():
-        pytest.skip("it is the one that the other tests use")
+        pytest.skip("the other tests already use this one")
     shown = run_python("-c", SHOW, BAYESBINN_ISA=isa).stdout.strip()
     if shown.startswith("False"):
         pytest.skip(shown)
     assert shown == f"True {isa}"
-    chosen = "TestSameAsTwin or philox or random_bits or short_way or extreme or finite or pack or in_use"
+    chosen = "TestSameAsReference or philox or random_bits or fast_path or extreme or finite or pack or in_use"
     run = run_python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen, BAYESBINN_ISA=isa)
     assert run.returncode == 0, run.stdout[-3000:]
     assert "passed" in run.stdout

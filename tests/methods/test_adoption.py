@@ -1,4 +1,4 @@
-"""Biases and gains that reach a binary method by way of ``model.parameters()`` do not become binary unnoticed."""
+"""Biases and gains that reach a binary method through ``model.parameters()`` do not become binary unnoticed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make(method: str, params: Any) -> BinaryOptimizer:
     return METHODS[method].create(params, train_set_size=60, seed=0, **SETTINGS.get(method, {}))
 
 
-def normalised() -> nn.Sequential:
+def normalized() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3, bias=False))
 
 
@@ -38,7 +38,7 @@ def biased() -> nn.Sequential:
 @pytest.mark.parametrize("method", BINARY)
 @pytest.mark.parametrize("given", [nn.Module.parameters, nn.Module.named_parameters])
 def test_gains_are_refused_and_the_model_is_left_as_it_was(method: str, given: Callable[[nn.Module], Any]) -> None:
-    model = normalised()
+    model = normalized()
     before = [p.detach().clone() for p in model.parameters()]
     with pytest.raises(InvalidInput, match=rf"'1(\.weight)?' of shape \(8,\).* all 1: the gain .*{REMEDY}") as caught:
         make(method, given(model))
@@ -48,20 +48,20 @@ def test_gains_are_refused_and_the_model_is_left_as_it_was(method: str, given: C
 
 @pytest.mark.parametrize("method", BINARY)
 @pytest.mark.parametrize("given", [nn.Module.parameters, nn.Module.named_parameters])
-def test_biases_are_warned_of(method: str, given: Callable[[nn.Module], Any]) -> None:
+def test_biases_get_a_warning(method: str, given: Callable[[nn.Module], Any]) -> None:
     with pytest.warns(UserWarning, match=rf"2 parameters of one dimension binary, such as '(1|0\.bias)'.*{REMEDY}"):
         make(method, given(biased()))
 
 
 def test_the_classes_say_so_themselves() -> None:
     with pytest.raises(InvalidInput, match="BayesBiNN got '1'"):
-        bb.BayesBiNN(normalised().parameters(), lr=1e-2, train_set_size=60, temperature=1e-10)
+        bb.BayesBiNN(normalized().parameters(), lr=1e-2, train_set_size=60, temperature=1e-10)
     with pytest.warns(UserWarning, match="STEAdam makes 2 parameters"):
         bb.STEAdam(biased().parameters())
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_group_of_biases_is_warned_of(order: int) -> None:
+def test_a_group_of_biases_gets_a_warning(order: int) -> None:
     model = biased()
     groups = [{"params": [model[0].weight, model[2].weight]}, {"params": [model[0].bias], "lr": 0.1}]
     with pytest.warns(UserWarning, match="STEAdam makes a parameter of one dimension binary"):
@@ -73,8 +73,8 @@ def test_what_was_asked_for_is_not_questioned(method: str) -> None:
     """Warnings are errors here."""
     make(method, bb.split_parameters(biased(), biases=True)[0])
     make(method, [p for _, p in bb.split_parameters(biased(), biases=True)[0]])
-    make(method, bb.split_parameters(normalised(), lambda name, parameter: True)[0])
-    make(method, bb.split_parameters(normalised())[0])
+    make(method, bb.split_parameters(normalized(), lambda name, parameter: True)[0])
+    make(method, bb.split_parameters(normalized())[0])
     make(method, [("vector", nn.Parameter(torch.ones(5)))])
     assert make(method, bb.split_parameters(biased(), biases=True)[0]).param_groups[0]["params"][1].dim() == 1
 
@@ -89,7 +89,7 @@ def test_the_last_split_counts() -> None:
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in BINARY])
 def test_full_precision_takes_every_parameter(method: str) -> None:
-    make(method, normalised().parameters())
+    make(method, normalized().parameters())
 
 
 @pytest.mark.parametrize("preset", ["moons", "snelson"])
@@ -131,7 +131,7 @@ def by_hand(model: nn.Module, binary: Any, real: Any) -> None:
 
 @pytest.mark.parametrize("train", [by_fit, by_hand])
 def test_training_stops_before_it_starts_and_the_remedy_works(train: Callable[..., None]) -> None:
-    model = normalised()
+    model = normalized()
     with pytest.raises(InvalidInput, match=REMEDY):
         train(model, model.parameters(), None)
     train(model, *bb.split_parameters(model))

@@ -50,9 +50,9 @@ def test_one_step_by_hand() -> None:
     start = math.log(3) / 2  # c = 3
     natural = torch.tensor([start, start, 0.0])
     new = reference.bimu_step(natural, torch.tensor([2.0, -2.0, 0.0]), rule)
-    towards = start - (2 * 3 * 1 + start * 3 / 10) / (3 + 2 * 3 * 0.5 + 2 * 3 + 2)
+    toward = start - (2 * 3 * 1 + start * 3 / 10) / (3 + 2 * 3 * 0.5 + 2 * 3 + 2)
     away = start - (2 * 3 * -1 + start * 3 / 10) / (3 - 2 * 3 * 0.5 + 2 * 3 + 2)
-    torch.testing.assert_close(new, torch.tensor([towards, away, 0.0]))
+    torch.testing.assert_close(new, torch.tensor([toward, away, 0.0]))
 
 
 @pytest.mark.parametrize("samples", [1, 3])
@@ -100,19 +100,19 @@ def test_chunks_and_layouts_do_not_matter() -> None:
 
 
 def test_steps_are_bounded() -> None:
-    """By η·η_max·a·|g|; towards 0 also by η/2. The fading adds at most |λ|/N."""
+    """By η·η_max·a·|g|; toward 0 also by η/2. The fading adds at most |λ|/N."""
     generator = torch.Generator().manual_seed(0)
     natural = torch.randn(10_000, generator=generator) * 4
     g = torch.randn(10_000, generator=generator) * 10 ** (torch.rand(10_000, generator=generator) * 12 - 6)
     moved = (reference.bimu_step(natural, g, RULE) - natural).abs()
     rest = natural.abs() / RULE.memory_size + 1e-6
     assert bool((moved <= RULE.lr * RULE.max_lr * RULE.gain * g.abs() * 1.0001 + rest).all())
-    towards = g * natural > 0
-    assert bool((moved[towards] <= RULE.lr / 2 + rest[towards]).all())
-    assert float(moved[towards].max()) > 0.95 * RULE.lr / 2, "large gradients reach the bound"
+    toward = g * natural > 0
+    assert bool((moved[toward] <= RULE.lr / 2 + rest[toward]).all())
+    assert float(moved[toward].max()) > 0.95 * RULE.lr / 2, "large gradients reach the bound"
 
 
-def test_a_certain_weight_gives_up_slowly_and_an_uncertain_one_does_not_care() -> None:
+def test_a_certain_weight_flips_slowly_and_an_uncertain_one_does_not() -> None:
     natural = torch.tensor([0.0, 1.0, 2.0])
     g = torch.full((3,), 0.5)
     down = natural - reference.bimu_step(natural, g, RULE)
@@ -190,4 +190,4 @@ def test_two_blobs_are_learned_one_example_at_a_time() -> None:
     with torch.no_grad():
         assert float((model(x[300:]).argmax(1) == y[300:]).float().mean()) >= 0.95
     strengths = torch.cat([value.abs().flatten() for value in optimizer.posterior().natural.values()])
-    assert 0.1 < float(strengths.median()) < 5, "it learned, and it can still change its mind"
+    assert 0.1 < float(strengths.median()) < 5, "it learned, and the weights can still change"

@@ -1,4 +1,4 @@
-"""`certainty`, the one knob to a posterior, by every entry; and the warnings where there is no posterior."""
+"""`certainty`, the one setting for a posterior, through every interface; and the warnings without a posterior."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_is_given_is_kept() -> None:
     assert set(optimizer.posterior().natural["w9"].abs().tolist()) == {2.0}
 
 
-def test_a_group_of_its_own_brings_its_own_rule() -> None:
+def test_a_separate_group_has_its_own_rule() -> None:
     groups = [{"params": [weight(3)]}, {"params": [weight(5)], "certainty": 20}]
     sharp, spread = bb.BayesBiNN(groups, lr=1e-3, train_set_size=N, temperature=1e-10).param_groups
     assert (sharp["certainty"], sharp["lr"], sharp["temperature"]) == (None, 1e-3, 1e-10)
@@ -94,7 +94,7 @@ def test_it_resumes_bit_for_bit_and_an_older_state_stays_what_it_was() -> None:
         ({"certainty": 5, "memory": 5.0}, "certainty is memory divided by train_set_size; pass one of them"),
         ({"certainty": 0}, "certainty=0: it must be a finite number above 0"),
         ({"certainty": "high"}, "certainty='high': it must be"),
-        ({"lr": 0.1}, "needs 'temperature': for one network .* or for a posterior certainty=100 alone"),
+        ({"lr": 0.1}, "needs 'temperature': pass .* for one network, or only certainty=100 for a posterior"),
         ({"temperature": 1e-10}, "needs 'lr'"),
         ({"certainty": 5, "train_set_size": None}, "needs 'train_set_size'"),
         ({"certainty": 5, "train_set_size": 0}, "train_set_size=0"),
@@ -142,7 +142,7 @@ def wine(folder: Path) -> Path:
 
 
 def trained(folder: Path, changes: list[str]) -> tuple[Run, list[str]]:
-    """A run as `bayesbinn train wine.csv --set ...` prepares it, and what it warned of."""
+    """A run as `bayesbinn train wine.csv --set ...` prepares it, and its warnings."""
     chosen = prepare(str(wine(folder)), "bayesbinn", 0, 30, "kind", changes, None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", StuckTraining)
@@ -160,9 +160,7 @@ def test_a_table_gets_a_posterior_whose_samples_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("temperature", ["0.5", "1e-2"])
-def test_a_temperature_that_leaves_the_weights_at_their_start_is_said_at_the_start(
-    tmp_path: Path, temperature: str
-) -> None:
+def test_a_temperature_that_leaves_the_weights_at_their_start_gets_a_warning(tmp_path: Path, temperature: str) -> None:
     run, warned = trained(tmp_path, [f"temperature={temperature}"])
     assert sum(row["flip_ratio"] for row in run.rows) < 0.01, "real gains may learn, the binary weights do not"
     assert any("leaves weights at their start" in line and "certainty=100" in line for line in warned)
@@ -186,7 +184,7 @@ def test_the_same_from_ones_own_loop() -> None:
             bb.BayesBiNN([weight(3)], **{"train_set_size": N, **settings})
 
 
-def test_no_preset_is_warned_of() -> None:
+def test_no_preset_gets_a_warning() -> None:
     sizes = {"moons": 200, "snelson": 200, "digits": 1294, "permuted-digits": 1437, "mnist": 54_000}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -211,7 +209,7 @@ def small(lr: float) -> tuple[nn.Module, bb.BayesBiNN]:
     return model, bb.BayesBiNN(bb.split_parameters(model)[0], lr, 90, temperature=1e-10, seed=0)
 
 
-def test_training_that_teaches_nothing_is_said_by_fit() -> None:
+def test_training_that_learns_nothing_gets_a_warning_from_fit() -> None:
     inputs, targets = blobs()
     with pytest.warns(StuckTraining, match=r"stuck at chance: accuracy .* the largest class has 33.3 %.*certainty=100"):
         fit(*small(lr=0.0), inputs, targets[torch.randperm(90)], epochs=3, batch_size=30)
@@ -228,7 +226,7 @@ def test_training_that_teaches_nothing_is_said_by_fit() -> None:
         )
 
 
-def test_training_that_teaches_nothing_is_said_by_a_run(tmp_path: Path) -> None:
+def test_training_that_learns_nothing_gets_a_warning_from_a_run(tmp_path: Path) -> None:
     _, warned = trained(tmp_path, ["lr=1e-30", "temperature=1e-10", "method.real_lr=1e-30"])
     assert any("training is stuck at chance" in line for line in warned)
 
@@ -244,7 +242,7 @@ def test_training_that_teaches_nothing_is_said_by_a_run(tmp_path: Path) -> None:
         ([0.3, 0.3], 100.0, 100.0, True),
     ],
 )
-def test_stuck_is_no_better_than_the_largest_class_with_a_loss_that_stays(
+def test_stuck_means_chance_accuracy_and_a_constant_loss(
     losses: list[float], accuracy: float, majority: float, stuck: bool
 ) -> None:
     assert stuck_at_chance(losses, accuracy, majority, 100) is stuck
@@ -259,7 +257,7 @@ def linear(strength: float) -> tuple[nn.Module, bb.BernoulliPosterior]:
 
 
 @pytest.mark.parametrize("strength", [20.0, float("inf")])
-def test_samples_that_are_all_the_mode_are_said(strength: float, tmp_path: Path) -> None:
+def test_samples_that_all_equal_the_mode_get_a_warning(strength: float, tmp_path: Path) -> None:
     model, posterior = linear(strength)
     x = torch.randn(5, 6)
     assert posterior.saturated and posterior.expected_flips() < 1e-10
@@ -278,7 +276,7 @@ def test_samples_that_are_all_the_mode_are_said(strength: float, tmp_path: Path)
             bb.pack(model, tmp_path / "model.safetensors", posterior, samples=samples)
 
 
-def test_a_spread_posterior_is_not_warned_of(tmp_path: Path) -> None:
+def test_a_spread_posterior_gets_no_warning(tmp_path: Path) -> None:
     model, posterior = linear(0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -19,8 +19,8 @@ from bayesbinn.errors import InvalidInput, InvalidUse, NonFiniteGradient
 from bayesbinn.kernels import native
 from bayesbinn.methods import METHODS, BinaryOptimizer
 
-# A few settings per method that make a small network learn within some dozens of steps. "bayesbinn" is
-# driven at the paper's limit, at a relaxed temperature with momentum, and with a bounded memory.
+# A few settings per method that make a small network learn within a few dozen steps. "bayesbinn" is
+# tested at the paper's limit, at a relaxed temperature with momentum, and with a bounded memory.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bayesbinn": ("bayesbinn", {"lr": 1e-2, "temperature": 1e-10}),
     "bayesbinn-memory": ("bayesbinn", {"lr": 0.05, "temperature": 1.0, "initial_strength": 0.5, "memory": 3e3}),
@@ -114,7 +114,7 @@ def test_a_scheduler_sets_the_learning_rate(case: str) -> None:
     train(model, optimizer, 3)
     scheduler.step()
     before = [p.detach().clone() for p in model.parameters()]
-    # At rate 0 nothing that decides a weight moves. (PMF's β grows, but the sign does not depend on it.)
+    # At rate 0, nothing that determines a weight changes. (PMF's β grows, but the sign does not depend on it.)
     train(model, optimizer, 3)
     assert_same(before, [p.detach().clone() for p in model.parameters()])
 
@@ -298,7 +298,7 @@ def test_micro_batches_add_up(case: str) -> None:
 
 
 def after_one_step(case: str, *draws: int, **changes: Any) -> list[dict[str, Any]]:
-    """The state after a step from the samples of these numbers, each on the batch of its number."""
+    """The state after a step from the samples with these numbers, each on the batch with the same number."""
     model = network()
     optimizer = make(case, model, **changes)
     for draw in range(draws[-1] + 1):
@@ -311,14 +311,14 @@ def after_one_step(case: str, *draws: int, **changes: Any) -> list[dict[str, Any
 
 
 LINEAR = {"bayesbinn": "natural", "bimu": "natural", "bop": "average"}
-"""What of a method's state moves in proportion to the gradient; of all others Adam's first moment does."""
+"""The state that changes in proportion to the gradient; by default Adam's first moment."""
 
 
 @every_method
 def test_samples_are_averaged(case: str) -> None:
-    """Two samples on two batches move the state by the mean of what each of them would move it by."""
+    """Two samples on two batches change the state by the mean of their separate changes."""
     key = LINEAR.get(CASES[case][0], "first")
-    changes = {"gain": 0.1} if case == "bimu" else {}  # a step so short that its curvature does not show
+    changes = {"gain": 0.1} if case == "bimu" else {}  # a step so short that its curvature does not matter
     start = make(case, network(), **changes).state.values()
     states = (after_one_step(case, *draws, **changes) for draws in ((0,), (1,), (0, 1)))
     for before, *after in zip(start, *states, strict=True):
@@ -378,7 +378,7 @@ def test_misuse_is_refused(case: str) -> None:
 
 
 @every_method
-def test_a_closure_that_does_nothing_steps_on_the_samples_at_hand(case: str) -> None:
+def test_a_closure_that_does_nothing_uses_the_collected_samples(case: str) -> None:
     """Lightning always passes one."""
     model, peer = network(), network()
     optimizer, reference = make(case, model), make(case, peer)
@@ -422,10 +422,10 @@ def refusal_of_a_step(optimizer: BinaryOptimizer) -> str:
 @pytest.mark.parametrize("size", [1e20, 1e30, 3e38])
 @pytest.mark.parametrize("samples", [1, 2])
 @pytest.mark.parametrize("compiled", [True, False], ids=["native", "reference"])
-def test_a_huge_gradient_is_refused_or_digested(
+def test_a_huge_gradient_is_rejected_or_handled(
     case: str, size: float, samples: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a finite gradient is, the state stays finite; a refused step changes nothing, a good one follows."""
+    """Whatever the finite gradient, the state stays finite; a rejected step changes nothing, and a good one follows."""
     if not compiled:
         monkeypatch.setattr(native, "available", False)
     model = network()
@@ -460,7 +460,7 @@ def test_a_gradient_that_would_overflow_the_state_is_refused(case: str) -> None:
     for parameter in model.parameters():
         parameter.grad.fill_(REFUSED_SIZES[case])
     before = tensors(optimizer)
-    with pytest.raises(NonFiniteGradient, match=r"'0\.weight' has values up to .* at step 1, .*state overflows"):
+    with pytest.raises(NonFiniteGradient, match=r"'0\.weight' has values up to .* at step 1, .*state overflow;"):
         optimizer.step()
     assert_same(before, tensors(optimizer))
 
@@ -598,7 +598,7 @@ def test_resuming_is_bit_exact(
         expected_draw = [p.detach().clone() for p in model.parameters()]
     train(model, optimizer, 4, first=stop)
 
-    # A fresh process would have other weights and another seed.
+    # A new process would have different weights and another seed.
     resumed_model = network(dtype)
     with torch.no_grad():
         for parameter in resumed_model.parameters():
@@ -616,7 +616,7 @@ def test_resuming_is_bit_exact(
 
 
 @every_binary_method
-def test_the_optimizer_state_alone_restores_the_weights(case: str) -> None:
+def test_the_optimizer_state_is_enough_to_restore_the_weights(case: str) -> None:
     model = network()
     optimizer = make(case, model)
     train(model, optimizer, 5)
@@ -627,7 +627,7 @@ def test_the_optimizer_state_alone_restores_the_weights(case: str) -> None:
 
 
 @every_method
-def test_a_deep_copy_goes_on_alone(case: str) -> None:
+def test_a_deep_copy_is_independent(case: str) -> None:
     model = network()
     optimizer = make(case, model)
     train(model, optimizer, 2)
@@ -704,7 +704,7 @@ def test_float16_gradients_under_a_grad_scaler(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["bayesbinn", "ste"])
 def test_a_grad_scaler_is_forgotten_after_a_refused_step(case: str) -> None:
-    """A finite gradient that is too large does not stop the scaler, but the step; the next one is not divided."""
+    """A finite gradient that is too large stops the step, not the scaler; the next step is not divided."""
     model, peer = network(), network()
     optimizer, reference = make(case, model), make(case, peer)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -730,7 +730,7 @@ def test_a_grad_scaler_is_forgotten_after_a_refused_step(case: str) -> None:
 
 @every_method
 def test_bfloat16_autocast(case: str) -> None:
-    """The layers run in 16 bits, the gradients are those of 32 but for rounding, and the network learns as well."""
+    """The layers run in 16 bits, gradients match those of 32 bits up to rounding, and the network learns as well."""
     model, peer = network(), network()
     optimizer, reference = make(case, model), make(case, peer)
     with reference.sampled_params(train=True):
@@ -769,10 +769,10 @@ def test_bad_parameters_get_one_line(case: str) -> None:
     refused([("w", "text")], "'w' is a str")
     refused([("a", weight), ("b", weight)], "'b' and 'a' are the same parameter")
     refused([{"params": [("a", weight)]}, {"params": [("b", weight)]}], "'b' and 'a' are the same parameter")
-    refused([("module.a", weight), ("a", nn.Parameter(torch.randn(2)))], "two parameters are called 'a'")
+    refused([("module.a", weight), ("a", nn.Parameter(torch.randn(2)))], "two parameters have the name 'a'")
     refused([("w", nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False))], "'w'.*int32")
     refused([("w", nn.Parameter(torch.ones(2, dtype=torch.complex64)))], "'w'.*complex64")
-    refused([("w", nn.LazyLinear(3).weight)], "'w' is not initialised")
+    refused([("w", nn.LazyLinear(3).weight)], "'w' is not initialized")
     refused([("w", weight)], "lr=-1", lr=-1)
     refused([("w", weight)], "lr='fast'", lr="fast")
     refused([("w", weight)], "mc_samples=0", mc_samples=0)
@@ -786,7 +786,7 @@ DEVICES = ["meta", *(name for name in ("cuda", "mps") if getattr(torch, name).is
 @every_method
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_checkpoint_moves_to_the_device_of_the_model(case: str, device: str) -> None:
-    """Every machine has the device "meta": a tensor that stays behind shows there as it would on a GPU."""
+    """Every machine has the device "meta": a tensor left behind fails there as it would on a GPU."""
     model = network()
     optimizer = make(case, model)
     train(model, optimizer, 2)

@@ -1,4 +1,4 @@
-"""Between two tasks: what a method keeps of the first one."""
+"""Between two tasks: what a method keeps from the first one."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def train(model: nn.Module, optimizer: bb.BinaryOptimizer, data: Batches, epochs
 
 
 def looped_fisher(model: nn.Module, data: Batches, u: Tensor) -> dict[str, Tensor]:
-    """One example after the other, by autograd."""
+    """One example at a time, by autograd."""
     totals = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     x = torch.cat([inputs for inputs, _ in data])[: len(u)]
     model.eval()
@@ -84,7 +84,7 @@ def test_neither_batches_nor_chunks_matter(monkeypatch: pytest.MonkeyPatch) -> N
     model = network()
     results = []
     for size, most in ((16, 256), (7, 256), (40, 3)):
-        monkeypatch.setattr(ewc, "_MOST_AT_ONCE", most)
+        monkeypatch.setattr(ewc, "_MAX_AT_ONCE", most)
         optimizer = make(model)
         optimizer.consolidate(model, batches(size=size))
         results.append(torch.cat([state["importance"].flatten() for state in optimizer.state.values()]))
@@ -99,7 +99,7 @@ def test_labels_follow_the_probabilities() -> None:
     torch.testing.assert_close(shares, p, atol=0.02, rtol=0)
 
 
-def test_consolidating_leaves_the_model_and_the_random_state_alone() -> None:
+def test_consolidating_does_not_change_the_model_or_the_random_state() -> None:
     model = network()
     model[1].eval()
     optimizer = make(model)
@@ -137,7 +137,7 @@ def test_what_cannot_be_consolidated_is_refused_and_changes_nothing() -> None:
     refused(NonFiniteGradient, "'0.weight'", model, [(x * torch.nan, y)])
     kept, model[1] = model[1], nn.BatchNorm1d(8, affine=False, track_running_stats=False)
     model[1].weight, model[1].bias = kept.weight, kept.bias
-    refused(InvalidInput, "'1' normalises by its batch", model, [(x, y)])
+    refused(InvalidInput, "'1' uses batch statistics", model, [(x, y)])
     model[1] = kept
     with optimizer.sampled_params(train=True):
         refused(InvalidUse, "inside", model, [(x, y)])
@@ -216,7 +216,7 @@ def test_before_the_first_task_ends_it_is_adam() -> None:
 
 
 def task(number: int) -> Batches:
-    """Two classes, told apart by feature 0 and 1 in the first task and by 2 and 3 in the second."""
+    """Two classes, separated by features 0 and 1 in the first task and by 2 and 3 in the second."""
     x = torch.randn(256, 4, generator=torch.Generator().manual_seed(number))
     mask = torch.zeros(4)
     mask[2 * number : 2 * number + 2] = 1

@@ -1,7 +1,7 @@
 """One step of each method against numbers worked out by hand, so that formula and code cannot drift apart.
 
-The numbers in the tables follow from the formulas in the comments beside them, evaluated in
-double precision; the code under test had no part in them.
+The numbers in the tables follow from the formulas in the comments next to them, evaluated in
+double precision, without the code under test.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def parameter(values: Sequence[float]) -> torch.nn.Parameter:
 
 
 def step_with(optimizer: BinaryOptimizer, weight: Tensor, gradient: Sequence[float]) -> Tensor:
-    """One step with a given gradient: that of the linear loss g·w. Returns the weight that the model held."""
+    """One step with a given gradient, that of the linear loss g·w. Returns the weight that the model held."""
     with optimizer.sampled_params(train=True):
         held = weight.detach().clone()
         (torch.tensor(gradient) * weight).sum().backward()
@@ -38,7 +38,7 @@ def close(actual: Tensor, expected: Sequence[float], rtol: float = 5e-6, atol: f
 
 # ---- BayesBiNN ---------------------------------------------------------------------------------
 #
-# Four weights called "w", seed 0. The noise of draws 0 and 1 is u = (k + ½)/2²³ with
+# Four weights named "w", seed 0. The noise of draws 0 and 1 is u = (k + ½)/2²³ with
 #
 #     k₀ = 7045481  5036902  3731942  6321536     δ₀ =  0.8286932   0.2036610  −0.1106854   0.5589147
 #     k₁ = 3202105  3630427   576078   849655     δ₁ = −0.2411255  −0.1352575  −1.3036201  −1.0915038
@@ -79,7 +79,7 @@ ONE_STEP = {
             (-10.0, 0.05, -1.0, 1.0, 0.5, -9.05),
         ],
     ),
-    # τ = 0.01, α = 0.001. Weights 0 and 1 lie where tanh bends: (−0.83 + 0.8286932)/0.01 = −0.13068.
+    # τ = 0.01, α = 0.001. Weights 0 and 1 are where tanh bends: (−0.83 + 0.8286932)/0.01 = −0.13068.
     # Weight 2: w = 1 but v(2) = 0.0706508, so s = 1e-10/(0.01·0.0706508). Weight 3: s = ε/(τ·ε) = 100.
     0.01: (
         0.001,
@@ -170,7 +170,7 @@ def test_bayesbinn_two_steps_with_momentum_and_prior(temperature: float, rtol: f
     for k in range(2):
         held = step_with(optimizer, weight, case["gradients"][k])
         close(held, case["relaxed"][k], rtol)
-        # β·m and (1 − β)·G nearly cancel in weight 1 at τ = 0.01: hence an absolute tolerance too.
+        # β·m and (1 − β)·G nearly cancel in weight 1 at τ = 0.01: hence also an absolute tolerance.
         close(optimizer.state[weight]["momentum"], case["momentum"][k], rtol, atol=5e-3 if temperature == 0.01 else 0)
         close(natural_of(optimizer), case["natural"][k], rtol, atol=1e-6)
 
@@ -184,7 +184,7 @@ def test_bayesbinn_prior_without_momentum_and_momentum_without_prior() -> None:
     step_with(optimizer, weight, (0.3, -0.2, 0.1, 0.05))
     close(natural_of(optimizer), (0.3815565, -0.5824714, 1.576326, -9.85))
 
-    # With momentum alone the first step is that without momentum; after the second, a weight with
+    # With only momentum, the first step is that without momentum; after the second, a weight with
     # g = 0 and s·g = 0 shows the bias correction: λ: 2 → 1.8, m = 0.2; then m = 0.9·0.2 + 0.1·1.8 =
     # 0.36 and λ = 1.8 − 0.1·0.36/0.19 = 1.6105263.
     optimizer, weight = bayesbinn((0.5, -1.0, 2.0, -10.0), lr=0.1, temperature=1.0, momentum=0.9)
@@ -504,7 +504,7 @@ def test_lrnet_moments_are_those_of_hard_binary_weights(layer: str) -> None:
     x = torch.randn(input_shape, generator=generator) * 2
     bias = torch.randn(biases, generator=generator) if biases else None
 
-    # The same input many times: every copy has noise of its own.
+    # The same input many times: every copy has different noise.
     optimizer, weight = lrnet(theta)
     with optimizer.sampled_params(train=True):
         z = function(x.expand(draws, *input_shape), weight, bias).detach().double()
@@ -515,9 +515,9 @@ def test_lrnet_moments_are_those_of_hard_binary_weights(layer: str) -> None:
 
     def moments(samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, variance, and the squared standard error of the variance."""
-        centred = samples - samples.mean(0)
-        variance = centred.square().mean(0)
-        return samples.mean(0), variance, (centred.pow(4).mean(0) - variance.square()) / draws
+        centered = samples - samples.mean(0)
+        variance = centered.square().mean(0)
+        return samples.mean(0), variance, (centered.pow(4).mean(0) - variance.square()) / draws
 
     mean, variance, variance_error = moments(z)
     hard_mean, hard_variance, hard_variance_error = moments(outputs)
@@ -525,7 +525,7 @@ def test_lrnet_moments_are_those_of_hard_binary_weights(layer: str) -> None:
     assert float(((mean - hard_mean).abs() / ((variance + hard_variance) / draws).sqrt()).max()) < 4.5
     error = (variance_error + hard_variance_error).sqrt()
     assert float(((variance - 1e-3 - hard_variance).abs() / error).max()) < 4.5
-    # The noise differs from output to output: correlations of z as good as none.
+    # The noise differs from output to output: z is practically uncorrelated.
     flat = (z - z.mean(0)).flatten(1)
     correlation = (flat.T @ flat / draws) / (flat.std(0)[:, None] * flat.std(0))
     correlation.fill_diagonal_(0)
@@ -566,8 +566,8 @@ def test_lrnet_theta_gradient_is_autograds(regularization: float) -> None:
     close(optimizer.state[weight]["theta"], (theta - 0.02 * expected.sign()).detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_lrnet_regulariser_gradient_is_autograds() -> None:
-    """Without any data gradient, what moves θ is ρ·∂Σp(1−p)/∂θ: away from p = ½."""
+def test_lrnet_regularizer_gradient_is_autograds() -> None:
+    """Without any data gradient, ρ·∂Σp(1−p)/∂θ moves θ away from p = ½."""
     theta = torch.linspace(-6, 6, 41)
     optimizer, weight = lrnet(theta[:, None], regularization=0.3)
     with optimizer.sampled_params(train=True):

@@ -1,6 +1,6 @@
 """The Bayesian learning rule against exact answers: fixed points, enumerated gradients and the limit of small τ.
 
-Noise belongs to elements, so that one tensor holds many independent replicas of a weight.
+Each element has its own noise, so one tensor holds many independent replicas of a weight.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from bayesbinn import BayesBiNN, BernoulliPosterior
 
 EPS = 1e-10
-SATURATION = 13 * math.log(2)  # from here on float32 has tanh = 1
+SATURATION = 13 * math.log(2)  # from here on tanh = 1 in float32
 LARGEST_NOISE = 12 * math.log(2)  # |δ| at u = 2⁻²⁴ and at 1 − 2⁻²⁴
 
 
 def slope(x: float) -> float:
-    """v(x): 1 − tanh²x as float32 has it."""
+    """v(x): 1 − tanh²x as float32 rounds it."""
     return math.cosh(x) ** -2 if abs(x) < SATURATION else 0.0
 
 
@@ -44,7 +44,7 @@ def expected_scale(natural: float, temperature: float) -> float:
 
 
 def fixed_point(weighted_slope: float, prior: float, temperature: float) -> float:
-    """The root of λ = λ₀ − N·c·E[s(λ)] nearest to λ₀ − N·c."""
+    """The root of λ = λ₀ − N·c·E[s(λ)] closest to λ₀ − N·c."""
     guess = prior - weighted_slope
     return brentq(
         lambda x: x - prior + weighted_slope * expected_scale(x, temperature), guess - 0.5, guess + 0.5, xtol=1e-9
@@ -72,7 +72,7 @@ def averages() -> list[np.ndarray]:
 
     A row of a parameter is a replica, its columns are the Monte-Carlo samples of a step: they
     share λ, and the mean of their updates is the update with the mean of their s⊙g. Half of the
-    replicas start 0.3 above λ₀ − N·c and half below: what is left of the start cancels.
+    replicas start 0.3 above λ₀ − N·c and half below, so that the effect of the start cancels.
     """
     replicas, lr, burn_in, steps, size = 16, 0.1, 40, 60, 50
     offset = torch.tensor([[0.3], [-0.3]]).repeat(replicas // 2, 1)
@@ -150,8 +150,8 @@ def test_expected_scale_has_closed_forms(natural: float) -> None:
 def test_at_temperature_one_the_root_is_far_off() -> None:
     """−N·c = 1, λ₀ = 0: the answer is λ = 1, but the relaxation's only root is 12.2.
 
-    Up there the rare samples with δ < −3 decide: s reaches 1e7 with a probability of 1e-7. The
-    mean is therefore taken over every value that the 23 bits of noise can have.
+    There the rare samples with δ < −3 decide: s reaches 1e7 with a probability of 1e-7. So the
+    mean is taken over every value that the 23 bits of noise can have.
     """
     u = (np.arange(2**23) + 0.5) / 2**23
     delta = 0.5 * np.log(u / (1 - u))
@@ -162,9 +162,9 @@ def test_at_temperature_one_the_root_is_far_off() -> None:
         return ((np.cosh(x) ** -2).sum() / 2**23 + EPS) / EPS
 
     assert brentq(lambda x: x - scale(x), 9.02, 20.0, xtol=1e-3) == pytest.approx(12.2, abs=0.05)
-    # Below the cut at 9.01, E[s(λ)] exceeds λ everywhere, and no root is there.
+    # Below the cutoff at 9.01, E[s(λ)] exceeds λ everywhere, so there is no root.
     assert all(expected_scale(x, 1.0) > x for x in np.arange(0.0, 9.01, 0.05))
-    # The relaxation's bias is a matter of τ: at 0.1 the root is 1.006.
+    # The relaxation's bias depends on τ: at 0.1 the root is 1.006.
     assert fixed_point(-1.0, 0.0, temperature=0.1) == pytest.approx(1.006, abs=1e-3)
 
 
@@ -187,9 +187,9 @@ def test_one_step_climbs_at_temperature_one_and_falls_back_at_a_tenth() -> None:
 
 
 def test_saturated_weights_rest_at_another_fixed_point() -> None:
-    """Beyond |λ| = 9.33 no noise reaches the bend of tanh at τ = 0.1 and ε makes s = 1/τ: λ = λ₀ − N·c/τ rests.
+    """Beyond |λ| = 9.33 no noise reaches the bend of tanh at τ = 0.1 and ε makes s = 1/τ: λ = λ₀ − N·c/τ is stable.
 
-    A learning rate so large that the noise of s throws λ that far leaves the weight there.
+    If the learning rate is so large that the noise of s throws λ that far, the weight stays there.
     """
     assert expected_scale(20.0, 0.1) == pytest.approx(10.0)
     weight = nn.Parameter(torch.zeros(1000))

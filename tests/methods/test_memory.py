@@ -1,4 +1,4 @@
-"""BayesBiNN with a bounded memory: the step by hand, where it comes to rest, what it protects."""
+"""BayesBiNN with a bounded memory: the step by hand, its fixed point, what it protects."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_nothing_saturates_however_long_the_evidence_lasts() -> None:
         for _ in range(150):
             grown, kept = stepped(one, plain, slopes), stepped(other, bounded, slopes)
         one.consolidate(nn.Module(), [])
-    assert float(grown.median()) > 4, "posterior upon posterior"
+    assert float(grown.median()) > 4, "each posterior became the next prior"
     assert 0.7 < float(kept.median()) < 2, "below −M·c = 2"
 
 
@@ -126,7 +126,7 @@ def test_a_state_that_is_older_than_the_setting_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("memory", [0.0, -1.0, float("nan"), "long"])
-def test_a_memory_that_is_none_is_refused(memory: Any) -> None:
+def test_an_invalid_memory_is_rejected(memory: Any) -> None:
     parameter, start = weights(0.0)
     with pytest.raises(InvalidInput, match="memory="):
         with_memory(parameter, start, memory=memory)

@@ -1,4 +1,4 @@
-"""What single methods promise beyond the common contract."""
+"""What individual methods promise beyond the common contract."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def _rank(rank: int, folder: str, independent: bool) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    torch.manual_seed(rank)  # other seed and other weights on every rank: rank 0 decides
+    torch.manual_seed(rank)  # a different seed and different weights on every rank: rank 0 decides
     linear = layer()
     optimizer = bayesbinn(
         [("w", linear.weight)], seed=None, init="sign", initial_strength=0.5, independent_noise=independent
@@ -234,7 +234,7 @@ def _rank(rank: int, folder: str, independent: bool) -> None:
 
 
 @pytest.mark.parametrize("independent", [False, True])
-def test_ranks_agree_on_everything_but_independent_noise(tmp_path: Any, independent: bool) -> None:
+def test_ranks_agree_on_everything_except_independent_noise(tmp_path: Any, independent: bool) -> None:
     torch.multiprocessing.spawn(_rank, args=(str(tmp_path), independent), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert torch.equal(first["natural"], second["natural"])
@@ -242,7 +242,7 @@ def test_ranks_agree_on_everything_but_independent_noise(tmp_path: Any, independ
     assert same_noise is not independent
 
 
-# ---- writes that are spared --------------------------------------------------------------------------
+# ---- writes that are skipped --------------------------------------------------------------------------
 
 
 def test_weights_changed_from_outside_are_rewritten() -> None:
@@ -264,7 +264,7 @@ def test_weights_changed_from_outside_are_rewritten() -> None:
 
 @pytest.mark.parametrize("temperature", [1e-10, pytest.param(1e-2, marks=pytest.mark.slow), 1.0])
 def test_many_steps_give_the_same_bits_without_the_native_kernels(temperature: float) -> None:
-    """λ and weights after 20 steps through the torch reference, in a process of its own."""
+    """λ and weights after 20 steps through the torch reference, in a separate process."""
     code = (
         "import torch, hashlib, bayesbinn as bb\n"
         "torch.set_num_threads(1); w = torch.nn.Parameter(torch.zeros(40, 50)); g = torch.Generator().manual_seed(0)\n"
@@ -287,11 +287,11 @@ def test_many_steps_give_the_same_bits_without_the_native_kernels(temperature: f
     assert results[0] == results[1]
 
 
-# ---- what must not go wrong at odd moments -------------------------------------------------------------
+# ---- changes at odd moments -------------------------------------------------------------
 
 
 def test_a_parameter_that_was_not_sampled_is_not_updated() -> None:
-    """Unfrozen inside the block, or adopted between block and step: its gradient belongs to no sample."""
+    """Unfrozen inside the block, or added between block and step: its gradient does not belong to a sample."""
     first, second = layer(), layer()
     optimizer = bayesbinn([("a", first.weight)])
     before = optimizer.posterior().natural["a"].clone()
@@ -322,7 +322,7 @@ def test_a_step_uses_the_temperature_of_its_sample(sampled_at: float, changed_to
     assert torch.equal(*results)
 
 
-def test_a_closure_that_fails_half_way_leaves_nothing_behind() -> None:
+def test_a_closure_that_fails_halfway_leaves_nothing_behind() -> None:
     linear = layer()
     optimizer = bayesbinn([("w", linear.weight)], mc_samples=2)
     calls = 0

@@ -1,7 +1,7 @@
-"""Samples follow the distributions that the paper states, and their noise is independent wherever it must be.
+"""Samples follow the distributions stated in the paper, and their noise is independent wherever it must be.
 
-All seeds are fixed and the noise is computed bit for bit alike everywhere: these tests either
-always pass or always fail. Bounds in standard errors say how surprising a figure would be.
+All seeds are fixed and the noise is the same everywhere, bit for bit: these tests either
+always pass or always fail. Bounds in standard errors say how surprising a number would be.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from bayesbinn import BayesBiNN, BernoulliPosterior, kernels
 from bayesbinn.kernels.noise import philox
 
-SIZE = 40_000  # more than one piece of the kernels' walk through a tensor
+SIZE = 40_000  # more than the kernels process in one piece
 
 
 def optimizer_at(
@@ -27,7 +27,7 @@ def optimizer_at(
     weights = {name: torch.nn.Parameter(torch.zeros_like(value)) for name, value in naturals.items()}
     optimizer = BayesBiNN(
         list(weights.items()),
-        lr=0.0,  # a step changes nothing but the noise
+        lr=0.0,  # a step changes only the noise
         train_set_size=1,
         temperature=temperature,
         init=BernoulliPosterior(naturals),
@@ -48,7 +48,7 @@ def cdf(x: np.ndarray, natural: float, temperature: float) -> np.ndarray:
 
 
 def paper_density(x: np.ndarray, natural: float, temperature: float) -> np.ndarray:
-    """The paper's Concrete density of w_r in (0, 1), carried over to w = 2·w_r − 1."""
+    """The paper's Concrete density of w_r in (0, 1), transformed to w = 2·w_r − 1."""
     r = (1 + x) / 2
     a = math.exp(2 * natural)
     top = temperature * a * r ** (-temperature - 1) * (1 - r) ** (-temperature - 1)
@@ -87,7 +87,7 @@ def test_relaxed_samples_follow_the_concrete_density(natural: float, temperature
 
 
 def test_the_kolmogorov_smirnov_test_sees_a_small_error() -> None:
-    """A λ that is off by 0.05, or a τ by a tenth, is noticed with this many samples."""
+    """With this many samples, an error of 0.05 in λ or of a tenth in τ is noticed."""
     w = relaxed_samples(0.7, 1.0)
     assert stats.kstest(w, lambda x: cdf(x, 0.7, 1.0)).pvalue > 1e-3
     assert stats.kstest(w, lambda x: cdf(x, 0.75, 1.0)).pvalue < 1e-6
@@ -129,7 +129,7 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def assert_unrelated(streams: dict[str, np.ndarray]) -> None:
-    """No correlation of values or of their squares, beyond what chance gives over all pairs."""
+    """No correlation of values or of their squares beyond chance over all pairs."""
     pairs = list(combinations(streams, 2))
     bound = stats.norm.isf(1e-3 / (4 * len(pairs)))  # one in a thousand for the largest of all
     for one, other in pairs:
@@ -157,7 +157,7 @@ def test_noise_is_independent_across_parameters_samples_and_steps() -> None:
     streams = model_noise(steps=4, samples=3)
     assert len(streams) == 24
     assert_unrelated(streams)
-    # Shifted against each other, too: the next draw is not this one moved on by some elements.
+    # Also shifted against each other: the next draw is not this one shifted by a few elements.
     names = list(streams)
     for shift in (1, 2, 4, 8, 16, 24, 32, 60, 64, 128, 256):
         shifted = [correlation(streams[a][shift:], streams[b][:-shift]) for a, b in combinations(names, 2)]
@@ -166,11 +166,11 @@ def test_noise_is_independent_across_parameters_samples_and_steps() -> None:
 
 def test_noise_is_independent_across_elements() -> None:
     w = relaxed_samples(0.0, 1.0, 100_000)
-    # Words of one Philox counter lie 8 elements apart, blocks 32, pieces of the kernels 32,768.
+    # Words of one Philox counter are 8 elements apart, blocks 32, pieces of the kernels 32,768.
     for lag in [*range(1, 101), 128, 256, 512, 1024, 4096, 16_384, 32_768, 65_536]:
         assert abs(correlation(w[lag:], w[:-lag])) < 4.5
         assert abs(correlation(w[lag:] ** 2, w[:-lag] ** 2)) < 4.5
-    # No value of 23 bits occurs oftener than chance has it: n − (expected distinct values) repeats.
+    # No 23-bit value occurs more often than by chance: n − (expected distinct values) repeats.
     n, m = len(w), 2**23
     repeats, expected = n - len(np.unique(w)), n - m * -math.expm1(n * math.log1p(-1 / m))
     assert abs(repeats - expected) < 5 * math.sqrt(expected)
@@ -182,10 +182,10 @@ def test_noise_is_independent_across_elements() -> None:
 
 
 def test_noise_of_an_element_does_not_depend_on_the_size_or_order_of_what_is_drawn() -> None:
-    alone, _ = optimizer_at({"b": torch.zeros(1000)}, temperature=1.0)
-    beside, _ = optimizer_at({"a": torch.zeros(77), "b": torch.zeros(70_000)}, temperature=1.0)
+    single, _ = optimizer_at({"b": torch.zeros(1000)}, temperature=1.0)
+    together, _ = optimizer_at({"a": torch.zeros(77), "b": torch.zeros(70_000)}, temperature=1.0)
     samples = []
-    for optimizer in (alone, beside):
+    for optimizer in (single, together):
         with optimizer.sampled_params(train=True):
             samples.append(optimizer.param_groups[-1]["params"][-1].detach()[:1000].clone())
     assert torch.equal(samples[0], samples[1])
@@ -214,7 +214,7 @@ def test_evaluation_samples_share_no_noise_with_training_or_with_each_other() ->
 
 
 def test_draws_repeat_no_values_beyond_chance() -> None:
-    """Draws 0, 1, 2, 4, ... up to the high word of the counter: no two share more 32-bit words than chance has it."""
+    """Draws 0, 1, 2, 4, ... up to the high word of the counter: no two share more 32-bit words than by chance."""
     key, n = kernels.noise_key(0, "train", "w"), 4096
     draws = [0, 3, *(2**power for power in range(48))]
     words = [kernels.random_bits(key, draw, n).numpy() for draw in draws]
@@ -244,7 +244,7 @@ def test_draws_that_differ_in_one_bit_differ_in_half_of_theirs() -> None:
 @pytest.mark.parametrize(
     ("counter", "key", "words"),
     [
-        # The known answers that the authors of Philox publish with their library, Random123.
+        # The known answers that the authors of Philox published with their library, Random123.
         ((0, 0, 0, 0), 0, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
         ((0xFFFFFFFF,) * 4, 2**64 - 1, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
         (

@@ -1,4 +1,4 @@
-"""The model file: what is written is read again, and whatever is damaged or forged is one line, never another error."""
+"""The model file: what is written can be read, and a damaged or forged file gives one line, never another error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def small() -> ModelFile:
 
 
 def sealed(header: dict[str, Any] | str, data: bytes) -> bytes:
-    """A file with a right checksum, whatever else is in it."""
+    """A file with a correct checksum, whatever else is in it."""
     text = header if isinstance(header, str) else json.dumps(header)
     raw = text.encode("utf-8", "surrogatepass").replace(b"CHECKSUM", b"0" * 64)
     content = len(raw).to_bytes(8, "little") + raw + data
@@ -43,7 +43,7 @@ def sealed(header: dict[str, Any] | str, data: bytes) -> bytes:
 
 
 def parts(model: ModelFile) -> tuple[dict[str, Any], bytes]:
-    """Header and tensors of a model's file, the checksum left open."""
+    """Header and tensors of a model file, without the checksum."""
     content = bytes(model_file.to_bytes(model))
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
@@ -102,7 +102,7 @@ def test_an_ordinary_file_mode(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(InvalidFile, match=r"could not be written \(No such file"):
         model_file.write(tmp_path / "no" / "model.safetensors", small())
 
@@ -130,7 +130,7 @@ def test_every_truncation_is_refused(path: Path) -> None:
     content = bytes(model_file.to_bytes(small()))
     for length in range(len(content)):
         refused(path, content[:length])
-    refused(path, content + b"\0", "bytes of tensors where the header tells of")
+    refused(path, content + b"\0", "bytes of tensors, the header describes")
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x20, 0x80, 0xFF])
@@ -145,7 +145,7 @@ def test_every_flipped_byte_is_refused(flip: int, path: Path) -> None:
 def test_the_committed_file_is_not_readable_once_a_weight_is_flipped(path: Path) -> None:
     content = bytearray((FIXTURES / "model-v1.safetensors").read_bytes())
     content[-1] ^= 1
-    refused(path, bytes(content), "checksum does not fit: the file is damaged; copy or pack it again")
+    refused(path, bytes(content), "checksum does not match: the file is damaged; copy or pack it again")
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 7, b"\0" * 8, b"\xff" * 8, b"\xff" * 100, b"PK\3\4" + b"\0" * 60])
@@ -160,7 +160,7 @@ def test_no_file_at_all(tmp_path: Path) -> None:
         model_file.read(tmp_path)
 
 
-# ---- forged files, their checksum right ----------------------------------------------------------------
+# ---- forged files with a correct checksum ----------------------------------------------------------------
 
 
 def test_a_forged_checksum_is_right(path: Path) -> None:
@@ -172,26 +172,26 @@ def test_a_forged_checksum_is_right(path: Path) -> None:
 def test_a_newer_version_has_its_own_message(path: Path) -> None:
     header, data = parts(small())
     header["__metadata__"]["version"] = "3"
-    refused(path, sealed(header, data), "version 3 of the format and this reads 2; update bayesbinn")
+    refused(path, sealed(header, data), "version is 3, this installation reads up to 2; update bayesbinn")
 
 
 @pytest.mark.parametrize("version", ["0", "-1", "1.0", "", "one", "٣", None])
-def test_versions_that_are_none(version: Any, path: Path) -> None:
+def test_invalid_versions(version: Any, path: Path) -> None:
     header, data = parts(small())
     header["__metadata__"]["version"] = version
     refused(path, sealed(header, data))
 
 
 METADATA: dict[str, tuple[str, Any, str]] = {
-    "another kind": ("format", "bayesbinn posterior", "it is no bayesbinn model"),
+    "another kind": ("format", "bayesbinn posterior", "it is not a bayesbinn model"),
     "no checksum": ("checksum", "", "64 hexadecimal digits"),
     "capital digits": ("checksum", "A" * 64, "64 hexadecimal digits"),
-    "wrong checksum": ("checksum", "a" * 64, "does not fit"),
+    "wrong checksum": ("checksum", "a" * 64, "does not match"),
     "no graph": ("graph", None, "no graph"),
-    "graph is a list": ("graph", "[]", "the graph is no JSON object"),
-    "graph is cut off": ("graph", '{"input_shape":[1', "the graph is no JSON"),
-    "nested": ("graph", "[" * 100_000, "nested too deep"),
-    "half a surrogate": ("graph", '{"input_shape":"\\ud800"}', "the graph is no JSON"),
+    "graph is a list": ("graph", "[]", "the graph is not a JSON object"),
+    "graph is cut off": ("graph", '{"input_shape":[1', "the graph is not JSON"),
+    "nested": ("graph", "[" * 100_000, "nested too deeply"),
+    "half a surrogate": ("graph", '{"input_shape":"\\ud800"}', "the graph is not JSON"),
 }
 
 
@@ -204,23 +204,23 @@ def test_forged_metadata(case: str, path: Path) -> None:
 
 
 GRAPHS: dict[str, tuple[str, str, str]] = {
-    "NaN": ('"logit_scale":2.5', '"logit_scale":NaN', "the graph has NaN for a number"),
+    "NaN": ('"logit_scale":2.5', '"logit_scale":NaN', "the graph has NaN as a number"),
     "infinite": ('"logit_scale":2.5', '"logit_scale":1e999', "logit scale inf"),
     "negative": ('"logit_scale":2.5', '"logit_scale":-1', "finite number above 0"),
     "infinite in float32": ('"logit_scale":2.5', '"logit_scale":1e39', "a finite number above 0 in float32"),
     "nothing in float32": ('"logit_scale":2.5', '"logit_scale":1e-50', "a finite number above 0 in float32"),
     "escapes in an operation": ('"op":"hardtanh"', '"op":"\\u001b[2J"', r"node 1 \(\\x1b\[2J\)"),
-    "flag for a number": ('"logit_scale":2.5', '"logit_scale":true', "a number is needed"),
+    "flag as a number": ('"logit_scale":2.5', '"logit_scale":true', "a number is needed"),
     "long number": ('"networks":1', '"networks":' + "1" * 5000, "a number of 5000 digits"),
     "many networks": ('"networks":1', '"networks":5000', "1 to 4096 are allowed"),
-    "text for a number": ('"networks":1', '"networks":"1"', "a whole number is needed"),
+    "text as a number": ('"networks":1', '"networks":"1"', "a whole number is needed"),
     "key twice": ('"networks":1', '"networks":1,"networks":1', "same key twice"),
     "unknown key": ('"networks":1', '"networks":1,"author":"me"', "the graph has the keys"),
     "unknown task": ('"classification"', '"ranking"', "task 'ranking'"),
     "class of another type": ('["cat",', "[7,", "classes must be a list of strings"),
     "negative size": ('"input_shape":[10]', '"input_shape":[-10]', "sizes are needed"),
     "huge input": ('"input_shape":[10]', '"input_shape":[99999999999999]', "input shape"),
-    "nodes that are none": ('"nodes":[{', '"nodes":[5,{', "node 0 is no object"),
+    "nodes that are none": ('"nodes":[{', '"nodes":[5,{', "node 0 is not an object"),
     "unknown operation": ('"op":"hardtanh"', '"op":"hardtan\\n\\n"', "unknown operation. Did you mean 'hardtanh'"),
     "operation of another type": ('"op":"hardtanh"', '"op":[]', "must be strings"),
     "later value": ('"inputs":[1]', '"inputs":[2]', "must be values 0 to 1"),
@@ -266,7 +266,7 @@ TENSORS: dict[str, tuple[str, dict[str, Any] | Any, str]] = {
     "backwards": ("w", {"dtype": "U8", "shape": [2, 2], "data_offsets": [12, 8]}, "it is cut off"),
     "huge": ("w", {"dtype": "U8", "shape": [10**9, 10**9], "data_offsets": [8, 10**17]}, "it is cut off"),
     "shape too large": ("w", {"dtype": "U8", "shape": [10**9, 10**9], "data_offsets": [8, 12]}, "4 bytes for a shape"),
-    "nothing of much": ("w", {"dtype": "U8", "shape": [0, 10**17], "data_offsets": [8, 8]}, "bytes of tensors where"),
+    "nothing of much": ("w", {"dtype": "U8", "shape": [0, 10**17], "data_offsets": [8, 8]}, "the header describes"),
     "negative": ("w", {"dtype": "U8", "shape": [-2, -2], "data_offsets": [8, 12]}, "list of sizes"),
     "three offsets": ("w", {"dtype": "U8", "shape": [2, 2], "data_offsets": [8, 10, 12]}, "two numbers"),
     "overlap": ("w", {"dtype": "U8", "shape": [2, 2], "data_offsets": [4, 8]}, ""),
@@ -288,9 +288,9 @@ def test_a_tensor_named_twice(path: Path) -> None:
     refused(path, sealed(text.replace(entry, f"{entry}, {entry}"), data), "the header has the same key twice")
 
 
-def test_a_header_that_is_no_unicode(path: Path) -> None:
+def test_a_header_that_is_not_unicode(path: Path) -> None:
     raw = b'{"\xff\xfe": 1}'
-    refused(path, len(raw).to_bytes(8, "little") + raw, "the header is no JSON")
+    refused(path, len(raw).to_bytes(8, "little") + raw, "the header is not JSON")
 
 
 def test_padding_bits_and_values_are_checked(path: Path) -> None:

@@ -25,7 +25,7 @@ PROGRAM = Path(fuzz_model_files.__file__)
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: its memory is limited."""
+    """In a separate process, because its memory is limited."""
     return subprocess.run(
         [sys.executable, str(PROGRAM), *arguments],
         capture_output=True,
@@ -36,7 +36,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def totals(text: str) -> list[int]:
-    """Of the columns: original refused; recomputed refused, ran, loaded; errors of both."""
+    """Totals of the columns: original refused; recomputed refused, ran, loaded; errors of both."""
     (line,) = re.findall(r"^\| \*\*all\*\* \| (.*) \|$", text, re.MULTILINE)
     return [int(number) for number in line.split(" | ")]
 
@@ -49,11 +49,11 @@ def test_damaged_and_forged_files_are_refused_or_run() -> None:
     record("model files", "forged files", 2 * half, sum(errors), time.monotonic() - started)
     assert done.returncode == 0, done.stdout + done.stderr
     assert refused == half and also_refused + ran + loaded == half and errors == [0, 0]
-    assert ran >= half // 15, "the changes must reach the kernels, too"
+    assert ran >= half // 15, "the changes must also reach the kernels"
 
 
 def test_what_is_believed_without_a_checksum_is_found() -> None:
-    """The program tells a reader that skips a check from one that does not."""
+    """The program notices a reader that skips a check."""
     program = (
         "import sys, bayesbinn.modelfile.container as f; f._check_digits = lambda *_: None\n"
         f"sys.argv = [{str(PROGRAM)!r}, '--count', '60']\n"
@@ -61,10 +61,10 @@ def test_what_is_believed_without_a_checksum_is_found() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and totals(done.stdout)[4] > 0
-    assert "a file that does not fit its checksum is refused" in done.stdout
+    assert "a file that does not match its checksum is refused" in done.stdout
 
 
-def test_memory_that_follows_a_claim_is_found() -> None:
+def test_memory_allocated_on_a_claim_is_noticed() -> None:
     """Even if it is never written to."""
     program = (
         "import sys, numpy, bayesbinn.modelfile.container as f; true = f._check_version\n"
@@ -86,7 +86,7 @@ def test_changed_files_differ_and_can_be_made_again() -> None:
 
 @pytest.mark.parametrize("op", ["max_pool2d", "adaptive_avg_pool2d"])
 def test_a_small_file_cannot_claim_millions_of_windows(op: str) -> None:
-    """Found by this program: each window took some hundred bytes as soon as the file was loaded."""
+    """Found by this program: each window took a few hundred bytes as soon as the file was loaded."""
     g = GraphBuilder((1, 1 << 20, 1), 1, 0)
     if op == "max_pool2d":
         g.add(op, kernel=(1, 1), stride=(1, 1), padding=(0, 0), ceil=False, dilation=(1, 1))
@@ -105,7 +105,7 @@ def test_20_000_files_under_address_sanitizer() -> None:
         capture_output=True,
         text=True,
         check=False,
-        cwd=PROGRAM.parent.parent,
+        cwd=PROGRAM.parents[2],
     )
     if "cannot find" in done.stderr and "asan" in done.stderr:
         pytest.skip("this compiler has no sanitizer libraries")

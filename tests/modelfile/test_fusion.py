@@ -37,9 +37,7 @@ def node(op: str, *inputs: int) -> Node:
         ([node("conv2d", 0), node("relu", 0), node("affine", 1), node("add", 2, 3)], 3, {2: 0}),
     ],
 )
-def test_an_affine_joins_the_operation_before_it_where_the_channels_are_the_same(
-    chain: list[Node], axes: int, hosts: dict[int, int]
-) -> None:
+def test_an_affine_is_fused_if_the_channels_are_the_same(chain: list[Node], axes: int, hosts: dict[int, int]) -> None:
     assert affine_hosts(chain, [axes] * len(chain)) == hosts
 
 
@@ -57,7 +55,7 @@ def test_two_affines_are_one() -> None:
 @pytest.mark.parametrize("op", ["linear", "conv2d", "max_pool2d"])
 @pytest.mark.parametrize("branches", [False, True], ids=["chain", "branch"])
 def test_the_native_runtime_fuses_without_changing_a_result(op: str, branches: bool, tmp_path: Path) -> None:
-    """Beside the reference, which fuses nothing; a branch needs the value from before the affine."""
+    """Compared with the reference, which fuses nothing; a branch needs the value before the affine."""
     rng = np.random.default_rng(0)
     channels = 4
     settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The layer graph: shapes as torch has them, and rules that a graph must keep."""
+"""The layer graph: the same shapes as torch, and rules that a graph must follow."""
 
 from __future__ import annotations
 
@@ -116,14 +116,14 @@ REFUSED: dict[str, tuple[list[Node], str]] = {
     "negative value": ([Node("relu", (-1,))], "must be values 0 to 0"),
     "flag as a value": ([Node("relu", (False,))], "must be values 0 to 0"),
     "two inputs": ([Node("relu", (0, 0))], "2 inputs, it takes 1"),
-    "no inputs": ([Node("concat", (), settings={"axis": 0})], "0 inputs, it takes some"),
+    "no inputs": ([Node("concat", (), settings={"axis": 0})], "0 inputs, it takes at least 1"),
     "unknown setting": ([Node("relu", (0,), settings={"slope": 1.0})], r"settings \['slope'\], it takes \[\]"),
     "missing setting": ([Node("softmax", (0,))], r"it takes \['axis'\]"),
     "list for a tuple": ([conv(stride=[1, 1])], "stride=.1, 1. is not allowed"),
     "no stride": ([conv(stride=(0, 1))], "is not allowed"),
     "negative padding": ([conv(padding=(0, 0, -1, 0))], "is not allowed"),
     "huge dilation": ([conv(dilation=(1, 1 << 30))], "is not allowed"),
-    "flag for a number": ([conv(groups=True)], "is not allowed"),
+    "flag as a number": ([conv(groups=True)], "is not allowed"),
     "groups that do not divide": ([conv(groups=3)], "equal groups"),
     "window too large": ([conv(dilation=(9, 9))], "a window of .3, 3. does not fit"),
     "no image": ([Node("reshape", (0,), settings={"shape": (72,)}), replace(conv(), inputs=(1,))], "an image"),
@@ -133,10 +133,10 @@ REFUSED: dict[str, tuple[list[Node], str]] = {
     "axis": ([Node("softmax", (0,), settings={"axis": 3})], "an axis 3 is needed"),
     "bounds": ([Node("hardtanh", (0,), settings={"min": 1.0, "max": 0.0})], "min is above max"),
     "whole bound": ([Node("hardtanh", (0,), settings={"min": 0, "max": 1.0})], "is not allowed"),
-    "two shapes": ([Node("max_pool2d", (0,), settings=POOL), Node("add", (0, 1))], "two values of one shape"),
+    "two shapes": ([Node("max_pool2d", (0,), settings=POOL), Node("add", (0, 1))], "two values of the same shape"),
     "concat": (
         [Node("max_pool2d", (0,), settings=POOL), Node("concat", (0, 1), settings={"axis": 0})],
-        "one shape but",
+        "same shape except",
     ),
     "features": ([Node("linear", (0,), settings={"shape": (4, 7)}, tensors={"weight": "matrix"})], "7 features"),
     "no weight": ([conv(tensors={})], "it has no weight"),

@@ -1,4 +1,4 @@
-"""Packing: what comes out of the file is what the torch model says, and what it cannot say is refused by name."""
+"""Packing: the file gives the torch model's outputs, and what cannot be packed is rejected by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bayesbinn.runtime import reference
 
 
 def prepared(model: nn.Module, *, binary: bool = True) -> nn.Module:
-    """With weights of ±1 and statistics, gains and biases that are nothing special (gains of either sign)."""
+    """With weights of ±1 and random statistics, gains (of either sign) and biases."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_()
@@ -51,7 +51,7 @@ def outputs(packed: ModelFile, x: Tensor) -> Tensor:
 
 
 def agree(model: nn.Module, path: Path, x: Tensor, **options: Any) -> ModelFile:
-    """Pack without the built-in proof, read the file again and compare with torch."""
+    """Pack without the built-in verification, read the file again and compare with torch."""
     bb.pack(model, path, example_input=x, verify=False, **options)
     packed = model_file.read(path)
     with torch.no_grad():
@@ -94,7 +94,7 @@ def test_the_papers_networks(name: str, path: Path) -> None:
     assert all(weight.dtype == np.uint8 for weight in weights)
 
 
-def test_batchnorm_joins_its_layer_and_is_alone_after_pooling(path: Path) -> None:
+def test_batchnorm_is_folded_into_its_layer_but_not_after_pooling(path: Path) -> None:
     layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.MaxPool2d(2), nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3)]
     packed = agree(prepared(nn.Sequential(*layers)), path, torch.randn(2, 2, 8, 8))
     assert ops(packed) == ["conv2d", "max_pool2d", "affine", "relu", "affine"]
@@ -102,7 +102,7 @@ def test_batchnorm_joins_its_layer_and_is_alone_after_pooling(path: Path) -> Non
 
 
 class Residual(nn.Module):
-    """A value with two users, a concatenation, and a BatchNorm that cannot join its layer."""
+    """A value with two users, a concatenation, and a BatchNorm that cannot be folded into its layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_residual_and_concatenation(path: Path) -> None:
 
 
 class Functional(nn.Module):
-    """No module but parameters; weights are signs of latent ones; the batch's size is asked for."""
+    """Parameters without modules; weights are signs of latent weights; forward uses the batch size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -312,7 +312,7 @@ def test_statistics_per_sample(path: Path) -> None:
     bb.pack(model, path, posterior, 3, 1, x, statistics=statistics)
     packed = ensemble_agrees(model, posterior, path, x, 3, seed=1, statistics=statistics)
     assert packed.tensors["0.scale"].shape == (3, 3)
-    with pytest.raises(InvalidInput, match="statistics are of seed 1"):
+    with pytest.raises(InvalidInput, match="statistics are for seed 1"):
         bb.pack(model, path, posterior, 3, 2, x, statistics=statistics)
 
 
@@ -365,7 +365,7 @@ def test_normalisation_lets_the_file_take_pixels(count: int, path: Path) -> None
     assert ops(packed)[0] == "affine" and packed.graph.classes == tuple("abcdefghij")
 
 
-# ---- the model stays as it is ------------------------------------------------------------------------------
+# ---- the model does not change ------------------------------------------------------------------------------
 
 
 def test_the_model_is_not_changed(path: Path) -> None:
@@ -410,14 +410,14 @@ def test_a_model_in_half_precision(path: Path) -> None:
     assert bb.pack(model, path).tensors["0.weight"].dtype == np.uint8
 
 
-def test_made_up_examples_leave_the_random_state_alone(path: Path) -> None:
+def test_made_up_examples_do_not_change_the_random_state(path: Path) -> None:
     model = prepared(models.continual_mlp(width=0.1))
     state = torch.get_rng_state()
     bb.pack(model, path)
     assert torch.equal(state, torch.get_rng_state())
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------
+# ---- what is rejected ---------------------------------------------------------------------------------------
 
 
 class Calls(nn.Module):
@@ -441,22 +441,22 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
     "indexing": (Calls(lambda x: x[:, :2]), r"getitem in .*test_packing.py"),
     "several": (Calls(lambda x: x.chunk(2, dim=1)[0]), r"Tensor.chunk in .*test_packing.py"),
     "scalar": (Calls(lambda x: x + 1), "add in .* is not supported with 1 where"),
-    "broadcast": (Calls(lambda x: x + x.view(-1, 1, 4)), "two values of one shape"),
-    "alpha": (Calls(lambda x: torch.add(x, x, alpha=2)), "two values of one shape"),
-    "batch mixed": (Calls(lambda x: x.view(-1, 2)), "that of the batch, must stay"),
+    "broadcast": (Calls(lambda x: x + x.view(-1, 1, 4)), "two values of the same shape"),
+    "alpha": (Calls(lambda x: torch.add(x, x, alpha=2)), "two values of the same shape"),
+    "batch mixed": (Calls(lambda x: x.view(-1, 2)), "is the batch and must not change"),
     "batch concatenated": (Calls(lambda x: torch.cat([x, x], 0)), r"cat in .* along dim=0"),
-    "batch softmax": (Calls(lambda x: x.softmax(0)), r"along dim=0: an axis after the batch's"),
+    "batch softmax": (Calls(lambda x: x.softmax(0)), r"along dim=0: an axis after the batch axis"),
     "computed weight": (Calls(lambda x: F.linear(x, x)), "as its weight, which must be a parameter"),
     "tuple": (Calls(lambda x: (x, x)), "returns a tuple; pack needs a model that returns one tensor"),
     "control flow": (Calls(lambda x: x if x.sum() > 0 else -x), "Calls cannot be traced .*fixed sequence"),
     "loop over the batch": (Calls(lambda x: torch.stack([row for row in x])), "Calls cannot be traced"),  # noqa: C416
     "own statistics": (
         nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)),
-        "BatchNorm1d in module '1' is not supported with the statistics of the batch itself",
+        "BatchNorm1d in module '1' is not supported with batch statistics",
     ),
     "dropout that is on": (Calls(lambda x: F.dropout(x, training=True)), "pass training=self.training"),
-    "no layer": (nn.Identity(), "pass example_input"),
-    "convolution first": (nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(4, 4)), "pass example_input, a batch as it"),
+    "no layer": (nn.Identity(), "pass a batch as example_input"),
+    "convolution first": (nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(4, 4)), "pass a batch as example_input"),
 }
 
 
@@ -476,7 +476,7 @@ IMAGES: dict[str, tuple[nn.Module, str]] = {
         "AvgPool2d in module '0' is not supported with a divisor_override",
     ),
     "pooling of three axes": (nn.Sequential(nn.Flatten(2), nn.MaxPool1d(2)), r"MaxPool1d in module '0\.1' is not"),
-    "no layer": (nn.Identity(), "returns nothing that depends on its input by a layer"),
+    "no layer": (nn.Identity(), "does not return the output of a layer"),
     "wrong channels": (nn.Conv2d(3, 1, 1), r"cannot run on a batch of 3 examples of shape \(1, 6, 6\)"),
 }
 
@@ -496,7 +496,7 @@ def test_a_fixed_batch_size_is_noticed(path: Path) -> None:
 def test_what_the_tracer_does_not_see_is_found_by_the_proof(path: Path) -> None:
     model = nn.Sequential(prepared(nn.Linear(4, 4)), nn.ReLU())
     model[1].register_forward_hook(lambda module, args, output: output * 1.01)
-    with pytest.raises(InvalidInput, match=r"does something that packing does not see: .* look for hooks"):
+    with pytest.raises(InvalidInput, match=r"does something that packing cannot see: .* look for hooks"):
         bb.pack(model, path)
     assert not path.exists()
     bb.pack(model, path, verify=False)
@@ -510,10 +510,10 @@ def test_what_the_tracer_does_not_see_is_found_by_the_proof(path: Path) -> None:
         ({"samples": 2}, "samples=2 without a posterior"),
         ({"task": "ranking"}, "task='ranking'"),
         ({"real": "float8"}, "real='float8'"),
-        ({"target": (0.0, 1.0)}, "only a regression"),
+        ({"target": (0.0, 1.0)}, "only for regression"),
         ({"classes": ["a", "b"]}, "2 class names for 3 classes"),
         ({"features": ["a", "b"]}, "2 column names"),
-        ({"normalisation": (torch.zeros(2), torch.ones(2))}, "a mean of shape .2,.: 1 or 4 values are needed"),
+        ({"normalisation": (torch.zeros(2), torch.ones(2))}, "mean has shape .2,.; 1 or 4 values are needed"),
         ({"normalisation": (torch.zeros(4), torch.zeros(4))}, "has NaN or infinite values"),
         ({"posterior": bb.BernoulliPosterior({"w": torch.ones(2)})}, "this posterior belongs to a different model"),
         ({"example_input": torch.randn(4)}, "pass a batch"),

@@ -50,7 +50,7 @@ def test_a_convolution_with_groups_stride_and_bias() -> None:
 
 def test_a_transposed_convolution() -> None:
     (layer,) = summary(nn.ConvTranspose2d(3, 2, 2, stride=2, bias=False), torch.zeros(4, 3, 5, 5)).layers
-    # Each of 3·5·5 inputs meets 2·2·2 weights.
+    # Each of 3·5·5 inputs is multiplied by 2·2·2 weights.
     assert (layer.binary, layer.macs, layer.packed_bytes) == (24, 75 * 8, 3)
 
 

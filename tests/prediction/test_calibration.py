@@ -55,13 +55,13 @@ def random_posterior(model: nn.Module, seed: int = 1) -> BernoulliPosterior:
 
 
 def some_batches() -> list[Tensor]:
-    """The last one is smaller, and still counts as much as the others."""
+    """The last batch is smaller, but counts as much as the others."""
     generator = torch.Generator().manual_seed(2)
     return [3 * torch.randn(n, 1, 6, 6, generator=generator) + 1 for n in (8, 8, 5)]
 
 
 def by_hand(model: nn.Module, weights: dict[str, Tensor], batches: list[Tensor]) -> dict[str, Tensor]:
-    """The obvious way, on a copy: momentum None, BatchNorm in training mode, all else in eval mode."""
+    """The obvious way, on a copy: momentum None, BatchNorm in training mode, everything else in eval mode."""
     model = copy.deepcopy(model).eval()
     model.load_state_dict(weights, strict=False)
     for layer in model.modules():
@@ -100,7 +100,7 @@ def test_statistics_are_those_of_the_weights_in_use(samples: int) -> None:
             torch.testing.assert_close(statistics.buffers(index)[name], expected)
 
 
-def test_the_mode_normalises_its_own_outputs() -> None:
+def test_the_mode_normalizes_its_own_outputs() -> None:
     model, batches = network(), some_batches()
     posterior = random_posterior(model)
     x = torch.cat(batches[:2])
@@ -158,7 +158,7 @@ def test_predictions_use_statistics_i_for_sample_i(budget: int) -> None:
         torch.testing.assert_close(found.probabilities, torch.stack(expected).mean(dim=0), atol=1e-5, rtol=1e-5)
 
 
-def test_statistics_of_the_mode_can_be_passed_too() -> None:
+def test_statistics_of_the_mode_can_be_passed() -> None:
     model, x = network(), some_batches()[0]
     posterior, other = random_posterior(model), network()
     statistics = recalibrate(model, posterior, some_batches())
@@ -177,10 +177,10 @@ def test_statistics_survive_a_calibration_of_the_logits() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seed": 5}, "statistics are of seed 4, the prediction of seed 5"),
-        ({"samples": 4}, "statistics are of 3 samples, the prediction is by 4 samples"),
-        ({"samples": 0}, "statistics are of 3 samples, the prediction is by the mode"),
-        ({"posterior": random_posterior(network(), seed=9)}, "statistics are of another posterior"),
+        ({"seed": 5}, "statistics are for seed 4, the prediction uses 5"),
+        ({"samples": 4}, "statistics are for 3 samples, the prediction uses 4 samples"),
+        ({"samples": 0}, "statistics are for 3 samples, the prediction uses the mode"),
+        ({"posterior": random_posterior(network(), seed=9)}, "statistics belong to a different posterior"),
     ],
 )
 def test_statistics_of_other_weights_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -333,7 +333,7 @@ def test_only_right_answers_are_not_taken_for_certainty(rows: int) -> None:
 
 
 def test_a_few_easy_rows_do_not_lead_to_extreme_probabilities() -> None:
-    """A small margin on one of 11 rows asked for a scale of 28.6 when nothing held it back."""
+    """Without a prior, a small margin on one of 11 rows led to a scale of 28.6."""
     z = torch.tensor([2.0, 0.0, 0.0]).repeat(11, 1)
     z[-1, 1] = 1.95
     with pytest.warns(CalibrationWarning, match="11 validation rows are too few to calibrate"):
@@ -382,11 +382,11 @@ def test_noise_with_unequal_classes_gets_the_base_rate(samples: int) -> None:
 
 @pytest.mark.parametrize("few", [0, 1])
 def test_a_class_that_validation_lacks_keeps_its_recall(few: int) -> None:
-    """New rows of it fell from 93 % to 35 % recall when all shifts were centred together."""
+    """Recall on new rows of this class fell from 93 % to 35 % when all shifts were centered together."""
     y = torch.cat([torch.arange(200) % 2, torch.full((few + 500,), 2)])
     z = 0.5 * torch.randn(len(y), 3)
     z[torch.arange(len(y)), y] += 1
-    z[:, 2] += 0.5  # many rows of the others are taken for it, which asks for a shift against it
+    z[:, 2] += 0.5  # many rows of other classes are predicted as this one, which suggests a shift against it
     rows = 200 + few
     found = calibrate(nn.Identity(), None, z[:rows], y[:rows])
     assert found.mode_shift[2] == 0 and sum(found.mode_shift) == pytest.approx(0, abs=1e-9)
@@ -463,8 +463,8 @@ def test_the_gradient_and_the_curvature_of_the_fit_are_those_of_autograd() -> No
         (torch.tensor([0, 1]), r"targets are torch.int64 of shape \(2,\) for 3 inputs"),
         (torch.tensor([0.0, 1.0, 2.0]), "targets are torch.float32"),
         (torch.tensor([[0], [1], [2]]), r"shape \(3, 1\)"),
-        (torch.tensor([0, 1, 3]), "targets lie between 0 and 3; the model has classes 0 to 2"),
-        (torch.tensor([0, -1, 2]), "targets lie between -1 and 2"),
+        (torch.tensor([0, 1, 3]), "targets range from 0 to 3; the model has classes 0 to 2"),
+        (torch.tensor([0, -1, 2]), "targets range from -1 to 2"),
     ],
 )
 def test_calibrate_refuses_bad_targets(targets: Tensor, message: str) -> None:
@@ -530,7 +530,7 @@ def train(data: Split, epochs: int, **settings: Any) -> tuple[nn.Module, Bernoul
     return model, optimizer.posterior()
 
 
-def test_calibration_repairs_the_modest_probabilities_of_a_trained_network(digits: Split) -> None:
+def test_calibration_repairs_underconfident_probabilities(digits: Split) -> None:
     """On 360 test digits, one run: NLL 0.46 before, 0.08 after; ECE 0.31 before, 0.02 after."""
     model, posterior = train(digits, epochs=8, lr=1e-3, temperature=1e-10)
     calibrated = calibrate(model, posterior, digits.train_inputs[-300:], digits.train_targets[-300:])

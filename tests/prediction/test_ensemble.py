@@ -1,4 +1,4 @@
-"""Which networks a posterior stands for: prediction, calibration, packing and task streams mean the same ones."""
+"""The networks of a posterior: prediction, calibration, packing and task streams all use the same ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def network() -> tuple[nn.Sequential, BernoulliPosterior]:
 
 
 def by_hand(model: nn.Sequential, weights: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Logits of one network, from its two matrices and the statistics of its BatchNorm alone."""
+    """Logits of one network, computed only from its two matrices and the statistics of its BatchNorm."""
     norm = model[1]
     hidden = x @ weights["0.weight"].T
     hidden = (hidden - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
@@ -40,7 +40,7 @@ def by_hand(model: nn.Sequential, weights: dict[str, Tensor], x: Tensor) -> Tens
 
 
 @pytest.mark.parametrize("samples", [0, 1, 5])
-def test_all_who_ask_mean_the_same_networks(samples: int, tmp_path: Path) -> None:
+def test_every_caller_uses_the_same_networks(samples: int, tmp_path: Path) -> None:
     model, posterior = network()
     x = torch.randn(40, 6)
     drawn = [posterior.draw(SEED, index) for index in range(samples)] or [posterior.mode()]

@@ -1,4 +1,4 @@
-"""Mode and mean prediction: right numbers by every path, and a model that is left as it was."""
+"""Mode and mean prediction: correct numbers by every path, and a model that does not change."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
-    """How many samples went through a vectorised pass, and how many passes ran one network."""
+    """How many samples went through a vectorized pass, and how many passes ran one network."""
     calls: dict[str, list[int]] = {"stacked": [], "single": []}
     stacked, single = PureNetwork.stacked, PureNetwork.__call__
 
@@ -273,7 +273,7 @@ def test_weights_are_drawn_once_per_sample_however_x_is_split(monkeypatch: pytes
 
 
 class Branching(nn.Module):
-    """A Python `if` on a value that depends on the weights: vmap cannot follow both ways."""
+    """A Python `if` on a value that depends on the weights: vmap cannot take both branches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -323,7 +323,7 @@ def test_the_seed_decides_and_nothing_else_does() -> None:
     assert not torch.allclose(first, predict(model, posterior, x, samples=4, seed=6).probabilities)
 
 
-# ---- the model stays as it was -----------------------------------------------------------------------
+# ---- the model does not change -----------------------------------------------------------------------
 
 
 class CountsCalls(nn.Module):
@@ -394,7 +394,7 @@ def test_a_model_that_is_random_in_eval_mode_is_refused(samples: int) -> None:
 
 
 def test_randomness_that_only_vmap_notices_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on an accelerator, whose generator is not the one that is compared."""
+    """As on an accelerator, whose generator is not the one we compare."""
     monkeypatch.setattr(ensemble, "_without_randomness", lambda network, tensors, x: network(tensors, x))
     model = nn.Sequential(nn.Linear(6, 4), AlwaysDrops())
     with pytest.raises(InvalidInput, match="draws random numbers in eval mode"):

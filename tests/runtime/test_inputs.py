@@ -1,4 +1,4 @@
-"""`bayesbinn run` takes and refuses the same inputs as `bayesbinn predict`."""
+"""`bayesbinn run` accepts and rejects the same inputs as `bayesbinn predict`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on a table whose columns are called 0, 1, 2, 3."""
+    """A run on a table whose columns are named 0, 1, 2, 3."""
     folder = tmp_path_factory.mktemp("table")
     x = np.random.default_rng(0).normal(size=(COUNT, FEATURES)).round(2).tolist()
     rows = [[*row, ("rose", "tulip")[i % 2]] for i, row in enumerate(x)]
@@ -103,7 +103,7 @@ def test_floats_with_channels_last_are_refused_with_advice(images: Path, tmp_pat
 @pytest.mark.parametrize(
     "change", [lambda x: x / 255, lambda x: x + 1, lambda x: -x], ids=["0 to 1", "256", "negative"]
 )
-def test_numbers_that_are_no_pixels_get_a_note(change, images: Path, tmp_path: Path) -> None:
+def test_numbers_that_are_not_pixels_get_a_note(change, images: Path, tmp_path: Path) -> None:
     x = pixels(images).transpose(0, 3, 1, 2).astype(np.float32)
     assert x.max() == 255
     np.save(tmp_path / "x.npy", change(x))
@@ -138,15 +138,15 @@ def test_a_table_without_a_header_gets_a_note(table: Path, tmp_path: Path) -> No
     path = write_table(tmp_path / "x.csv", None, [[1, 2, 3, 4], [5, 6, 7, 8]])
     answer = call("run", table / "run" / "model.safetensors", path)
     assert answer.code == 0 and len(rows_of(answer.out)) == 2
-    assert answer.err.count("\n") == 1 and "note: " in answer.err and "taken for a row" in answer.err
+    assert answer.err.count("\n") == 1 and "note: " in answer.err and "read as data" in answer.err
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,2,3,4,5\n1,2,3,4,5\n", "holds 5 numbers and does not name the model's 4 columns"),
-        ("0,1,2,3,3\n1,2,3,4,5\n", "two columns are called '3'"),
-        ("0,1,2,3,a,a\n1,2,3,4,5,6\n", "two columns are called 'a'"),
+        ("1,2,3,4,5\n1,2,3,4,5\n", "has 5 numbers and does not name the model's 4 columns"),
+        ("0,1,2,3,3\n1,2,3,4,5\n", "two columns are named '3'"),
+        ("0,1,2,3,a,a\n1,2,3,4,5,6\n", "two columns are named 'a'"),
         ("0,1,2,3,,a\n1,2,3,4,5,6\n", "column 5 has no name"),
         ("0,1,2,3\n1,2,3,1_0\n", "column '3' holds '1_0' in row 1: a number is needed"),
         ("0,1,2,3\n1,２,3,4\n", "column '1' holds '２' in row 1: a number is needed"),

@@ -1,4 +1,4 @@
-"""Small files that ask for much: each runs in little memory or is refused with one line, and no load takes long."""
+"""Small files that ask for a lot: each runs in little memory or is rejected with one line, and none loads slowly."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def many_pooling_windows() -> GraphBuilder:
 
 
 def wide_rows() -> GraphBuilder:
-    """A linear layer on 2,000,000 rows of one number; prepared for look-up, a row takes 320 bytes."""
+    """A linear layer on 2,000,000 rows of one number; prepared for lookup, a row takes 320 bytes."""
     g = GraphBuilder((2_000_000, 1), 1, 0)
     g.add("linear", shape=(1, 1), tensors={"weight": g.weight((1, 1))})
     return g
@@ -105,7 +105,7 @@ def far_padding() -> GraphBuilder:
 
 
 def sound() -> GraphBuilder:
-    """An honest one-dimensional convolution: 64 channels of 160,000, a kernel of 9."""
+    """A legitimate one-dimensional convolution: 64 channels of 160,000, a kernel of 9."""
     g = GraphBuilder((64, 1, 160_000), 1, 0)
     convolution(g, 64, 64, (1, 9), padding=(0, 0, 4, 4))
     return g
@@ -136,7 +136,7 @@ print(json.dumps(facts | {"seconds": time.process_time() - start, "mb": peak() -
 
 
 def measured(graph: GraphBuilder, folder: Path, activations: str, backend: str = "native") -> dict[str, Any]:
-    """Load and run a file in a process of its own; megabytes and seconds of processor time that it took."""
+    """Load and run a file in a separate process; return the megabytes and the CPU time in seconds that it took."""
     path = folder / "m.safetensors"
     write(path, graph.model())
     done = subprocess.run(
@@ -173,7 +173,7 @@ def test_a_file_takes_what_its_work_needs(
 
 
 @pytest.mark.parametrize("activations", ["exact", "int8"])
-def test_an_honest_convolution_of_a_sound_runs_in_a_few_times_its_values(activations: str, tmp_path: Path) -> None:
+def test_a_legitimate_sound_convolution_runs_in_a_few_times_its_values(activations: str, tmp_path: Path) -> None:
     facts = measured(sound(), tmp_path, activations)
     assert facts["finite"]
     values = (
@@ -257,7 +257,7 @@ def test_less_memory_gives_the_same_answers_or_a_refusal(activations: str, backe
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
-def test_outputs_count_as_well(backend: str) -> None:
+def test_outputs_also_count(backend: str) -> None:
     g = GraphBuilder((1,), 1, 0)
     g.add("linear", shape=(1000, 1), tensors={"weight": g.weight((1000, 1))})
     model = Model(g.model(), backend=backend, max_memory=4 * MB)
@@ -269,7 +269,7 @@ def test_outputs_count_as_well(backend: str) -> None:
 def test_a_file_larger_than_the_limit_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     write(path, small().model())
-    with pytest.raises(TooMuchMemory, match=f"a file of {path.stat().st_size:,} bytes where max_memory allows 1,000"):
+    with pytest.raises(TooMuchMemory, match=f"the file has {path.stat().st_size:,} bytes, max_memory allows 1,000"):
         load(path, max_memory=1000)
     for wrong in (0, -1, 1.5, "1G", True):
         with pytest.raises(InvalidInput, match="max_memory="):
@@ -300,7 +300,7 @@ def test_an_ensembles_uncertainty_is_computed_in_strips(monkeypatch: pytest.Monk
 
 
 def test_nodes_that_share_weights_compute_what_copies_compute() -> None:
-    """Also where the same bits are read in another order: by a linear layer, and by kernels of other shapes."""
+    """Even if the same bits are read in another order: by a linear layer, and by kernels of other shapes."""
     bits = np.random.default_rng(0).integers(0, 256, (6, 2), np.uint8)
     g = GraphBuilder((4, 6, 6), 1, 0)
     settings = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1}

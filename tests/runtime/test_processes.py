@@ -1,4 +1,4 @@
-"""The runtime among threads, processes and programs: little memory, forks, files that change while they are read."""
+"""The runtime with threads, processes and other programs: little memory, forks, files that change during reading."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.helpers.places import ROOT
 from tests.helpers.random_graphs import GraphBuilder
 
 pytest.importorskip("bayesbinn.runtime._native", reason="the package was built without native kernels")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are those of Linux")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits on address space need Linux")
 
 
 LIMIT = """
@@ -29,7 +29,7 @@ def limit(megabytes):
 
 
 def run(program: str, *arguments: Path, timeout: float = 60.0) -> str:
-    """What a program prints, which must end by itself and well."""
+    """What a program prints; it must end by itself with exit code 0."""
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
         capture_output=True,
@@ -37,7 +37,7 @@ def run(program: str, *arguments: Path, timeout: float = 60.0) -> str:
         timeout=timeout,
         check=False,
         cwd=ROOT,
-        # Large arrays go back to the system at once, so that a limit of memory means the same in every run.
+        # Large arrays are returned to the system at once, so that a memory limit means the same in every run.
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
     )
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr}"
@@ -48,7 +48,7 @@ def run(program: str, *arguments: Path, timeout: float = 60.0) -> str:
 
 
 def test_after_a_memory_error_a_model_still_works(tmp_path: Path) -> None:
-    """Two rows do not fit, one does: the second call must not believe in the buffers that the first did not get."""
+    """Two rows do not fit, one does: the second call must not rely on the buffers that the first did not get."""
     g = GraphBuilder((8, 512, 512), 1, 0)  # 8 MB for each value of an example
     for _ in range(3):
         g.add("tanh")
@@ -97,7 +97,7 @@ def test_threads_that_cannot_be_started_are_done_without(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_fork_while_another_thread_predicts(threads: int, tmp_path: Path) -> None:
-    """Children predict, drop the model and end; the parent goes on."""
+    """Children predict, drop the model and exit; the parent continues."""
     g = GraphBuilder((200,), 1, 0)
     g.add("linear", shape=(300, 200), tensors={"weight": g.weight((300, 200))})
     write(tmp_path / "m.safetensors", g.model())
@@ -129,7 +129,7 @@ def test_a_fork_while_another_thread_predicts(threads: int, tmp_path: Path) -> N
 
 
 def constant(sign: float, names: tuple[str, str], inputs: int = 3000) -> ModelFile:
-    """A network whose weights are all of one sign, and classes that tell which."""
+    """A network whose weights all have one sign, and classes that name it."""
     weight = pack_rows(np.full((2, inputs), sign))
     node = Node("linear", (0,), "", {"shape": (2, inputs)}, {"weight": "w"})
     return ModelFile(Graph((inputs,), (node,), classes=names), {"w": weight})
@@ -152,7 +152,7 @@ READER = (
 )
 
 
-def beside(program: str, *arguments: Path) -> subprocess.Popen[bytes]:
+def in_background(program: str, *arguments: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)])
 
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_one_or_the_other(tmp_path: 
         "    for source in sources:\n"
         "        shutil.copyfile(source, path + '.new'); os.replace(path + '.new', path)"
     )
-    replacer = beside(program, path, first, second)
+    replacer = in_background(program, path, first, second)
     try:
         assert run(READER, path) == "2 False 0"
     finally:
@@ -176,7 +176,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_one_or_the_other(tmp_path: 
         replacer.wait()
 
 
-def test_a_file_that_is_cut_short_in_place_is_refused_and_no_bus_error(tmp_path: Path) -> None:
+def test_a_file_truncated_in_place_is_rejected_without_a_bus_error(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     write(path, constant(1.0, ("plus", "one"), inputs=800_000))
     program = (
@@ -187,7 +187,7 @@ def test_a_file_that_is_cut_short_in_place_is_refused_and_no_bus_error(tmp_path:
         "    os.ftruncate(file, 600)\n"
         "    os.pwrite(file, content, 0)"
     )
-    cutter = beside(program, path)
+    cutter = in_background(program, path)
     try:
         assert run(READER, path).split()[1:] == ["True", "0"]
     finally:

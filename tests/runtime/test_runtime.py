@@ -34,7 +34,7 @@ def outputs_of(model: ModelFile, x: np.ndarray, activations: str, threads: int =
 
 
 def unchecked_outputs(model: ModelFile, x: np.ndarray, activations: str) -> np.ndarray:
-    """What the kernels make of any numbers, also of those that `Model` refuses."""
+    """The kernels' outputs for any numbers, including those that `Model` rejects."""
     return Model(model, activations, 1, backend="native")._run(x.reshape(len(x), -1))
 
 
@@ -53,10 +53,10 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> 
 @given(models())
 def test_native_and_reference_agree_on_random_graphs(drawn: tuple[ModelFile, np.ndarray]) -> None:
     model, x = drawn
-    # Sums in another order differ in their last bits, and a squashing function hides how large the sums were.
+    # Sums in another order differ in the last bits, and a squashing function hides how large the sums were.
     assert_close(outputs_of(model, x, "exact", 2), reference.run(model, x, "exact"), 1e-4)
-    # A last bit before a rounding to 8 bits can turn into a step of 1/127 after it: only where nothing but
-    # exact operations come before the last layer with weights, both must be the same.
+    # A difference in the last bit can become 1/127 after rounding to 8 bits: both must be the same only if
+    # all operations before the last layer with weights are exact.
     weighted = [i for i, node in enumerate(model.graph.nodes) if "weight" in node.tensors]
     before = {node.op for node in model.graph.nodes[: weighted[-1] if weighted else 0]}
     tolerance = (
@@ -85,7 +85,7 @@ def test_ragged_linear_layers_match_bit_for_bit_in_8_bits(outputs: int, count: i
 
 @pytest.mark.parametrize("count", [8447, 8448, 8449, 25088])
 def test_16_bit_totals_never_overflow(count: int) -> None:
-    """All activations at ±127 and all weights agreeing with them: the largest sums there are."""
+    """All activations at ±127 and all weights agreeing with them: the largest possible sums."""
     signs = np.where(np.arange(count) % 3 == 0, -1.0, 1.0).astype(np.float32)
     g = GraphBuilder((count,), 1, 0)
     g.add(
@@ -104,7 +104,7 @@ def test_16_bit_totals_never_overflow(count: int) -> None:
 @pytest.mark.parametrize("channels", [3, 4, 32, 36, 64])
 @pytest.mark.parametrize("dilation", [1, 2])
 def test_zero_padding_is_right_at_the_border(channels: int, dilation: int) -> None:
-    """Weights of +1 over an image of ones count the pixels under the window; padding counts as nothing."""
+    """Weights of +1 over an image of ones count the pixels under the window; padding does not count."""
     g = GraphBuilder((channels, 5, 6), 1, 0)
     weight = pack_rows(np.ones((65, channels * 9)))
     border = (dilation,) * 4
@@ -142,7 +142,7 @@ def test_zeros_nan_infinity_and_tiny_numbers(activations: str) -> None:
     np.testing.assert_allclose(y[finite], expected[finite], rtol=1e-4, atol=1e-5)
 
 
-def test_a_nan_pixel_spoils_its_image_and_no_other() -> None:
+def test_a_nan_pixel_spoils_only_its_image() -> None:
     g = GraphBuilder((32, 6, 6), 1, 0)
     g.add_convolution(40)
     x = g.inputs(3)
@@ -197,7 +197,7 @@ def test_every_instruction_set_gives_the_same_bits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(results[0], results[1])
 
 
-# ---- the model as its user sees it --------------------------------------------------------------------
+# ---- the model as the user sees it --------------------------------------------------------------------
 
 
 def two_layers(networks: int = 1, **extra: object) -> GraphBuilder:
@@ -239,7 +239,7 @@ def test_one_logit_means_two_classes_and_regression_has_a_deviation() -> None:
     np.testing.assert_allclose(regressor.regression(x).std[:, 0], z.std(0, ddof=1), rtol=1e-5)
     with pytest.raises(InvalidUse, match="regression"):
         regressor.predict_proba(x)
-    with pytest.raises(InvalidUse, match="classes"):
+    with pytest.raises(InvalidUse, match="classifier"):
         classifier.regression(x)
 
 
@@ -266,7 +266,7 @@ def test_wrong_inputs_get_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
-def test_inputs_that_are_no_numbers_are_refused_by_row(backend: str) -> None:
+def test_inputs_that_are_not_numbers_are_rejected_by_row(backend: str) -> None:
     model = Model(two_layers().model(), backend=backend)
     calls = (model.outputs, model.predict, model.predict_proba, model.prediction)
     for bad in (np.nan, np.inf, -np.inf, 1e39):
@@ -274,7 +274,7 @@ def test_inputs_that_are_no_numbers_are_refused_by_row(backend: str) -> None:
         x[3, 7] = bad
         for call in calls:
             for inputs in (x, x.tolist()) if bad == 1e39 else (x, x.astype(np.float32)):
-                with pytest.raises(InvalidInput, match=r"^row 3 holds NaN, infinity or a number beyond float32"):
+                with pytest.raises(InvalidInput, match=r"^row 3 has NaN, infinity or a number too large for float32"):
                     call(inputs)
     with pytest.raises(InvalidInput, match="real numbers"):
         model.predict(np.zeros((2, 12), complex))
@@ -291,7 +291,7 @@ def test_masked_entries_are_refused_by_row() -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
-def test_outputs_beyond_float32_are_no_class_and_no_number(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_beyond_float32_are_rejected(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayesbinn.runtime.model._STRIP_BYTES", 2 * 12 * 4 * 4)  # two rows at a time
     g = two_layers()
     x = g.inputs(6)
@@ -299,10 +299,10 @@ def test_outputs_beyond_float32_are_no_class_and_no_number(backend: str, monkeyp
     classifier, regressor = Model(g.model(), backend=backend), Model(g.model(task="regression"), backend=backend)
     assert not np.isfinite(classifier.outputs(x)[0, 4]).all(), "this test needs sums that overflow"
     for call in (classifier.predict, classifier.prediction, regressor.predict, regressor.regression):
-        with pytest.raises(InvalidInput, match=r"^row 4: the model gives NaN or infinity"):
+        with pytest.raises(InvalidInput, match=r"^row 4: the model's output is NaN or infinite"):
             call(x)
     scaled = Model(g.model(logit_scale=1e38), backend=backend)
-    with pytest.raises(InvalidInput, match=r"^row 0: the model gives NaN or infinity"):
+    with pytest.raises(InvalidInput, match=r"^row 0: the model's output is NaN or infinite"):
         scaled.predict_proba(10 * g.inputs(2))
 
 

@@ -1,7 +1,7 @@
-"""Damages valid data files of every kind and loads them: each loads, or is refused with one line.
+"""Damages valid data files of every kind and loads them: each loads, or is rejected with one line.
 
 ``python tests/tools/fuzz_data_files.py COUNT SEED FOLDER [KIND ...]`` prints JSON: for each kind how many files were
-loaded and refused, what else happened, and how many bytes of memory the process came to use on top.
+loaded and refused, what else happened, and by how many bytes the memory of the process grew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bayesbinn import data
 from bayesbinn.errors import BayesbinnError
 
 ROWS = 24
-HARD_LIMIT = 6 * 2**30  # of address space, so that a failure does not take the machine with it
+HARD_LIMIT = 6 * 2**30  # of address space, so that a failure does not take down the machine
 NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 2**40, 2**63 - 1, 2**64 - 1)
 
 
@@ -65,7 +65,7 @@ def parquet() -> bytes:
 
 
 def picture(kind: str, mode: str = "RGB", **settings: Any) -> bytes:
-    """Nine pixels wide and seven high, after a turn where the format can say so."""
+    """Nine pixels wide and seven high, after a rotation if the format can store one."""
     turned = kind in ("JPEG", "TIFF", "WEBP", "PNG")
     pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3) if turned else (7, 9, 3), dtype=np.uint8)
     image = Image.fromarray(pixels).convert(mode)
@@ -146,7 +146,7 @@ def _place(size: int, random: Random) -> int:
 
 
 def load_all(folder: Path, suffix: str, content: bytes) -> list[Callable[[], Any]]:
-    """The ways into the package with this file."""
+    """The package's entry points for this file."""
     if suffix in (".csv", ".tsv", ".parquet"):
         path = folder / f"table{suffix}"
         path.write_bytes(content)

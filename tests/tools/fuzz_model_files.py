@@ -1,10 +1,10 @@
 """Damaged and forged model files: `python tests/tools/fuzz_model_files.py --count 20000 --seed 0`.
 
-Half of the files keep the checksum of the file they were made of: each must be an `InvalidFile`. The
-other half get a checksum that fits, as an attacker's would, so that they reach the checks of the
+Half of the files keep the checksum of the file they were made from: each must be an `InvalidFile`. The
+other half get a matching checksum, as an attacker's would have, so that they reach the checks of the
 graph and the repacking in C++: each is an `InvalidFile`, asks for more memory than the limit (`TooMuchMemory`), or
-is a model that loads and predicts a batch of 2 in both modes. Anything else ends with exit code 1, and so does memory
-that follows a file's claims.
+is a model that loads and predicts a batch of 2 in both modes. Anything else ends with exit code 1, and so does
+allocating memory that a file only claims to need.
 
 csrc/tests/fuzz.sh runs it with a module built with AddressSanitizer (BAYESBINN_FUZZ_MODULE).
 """
@@ -35,12 +35,12 @@ import numpy as np
 
 ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "model-v1.safetensors"
-MOST_GROWTH = 256 << 20
-"""Bytes. The files have some kilobytes; a claim of gigabytes that is believed does not fit."""
+MAX_GROWTH = 256 << 20
+"""Bytes. The files have a few kilobytes; a reader that believes a claim of gigabytes exceeds this."""
 MAX_MEMORY = 48 << 20
-"""What a model may take here: enough for all files that are made of small ones without large claims."""
-MOST_WORK = 1 << 24
-"""Multiplications of an example in all networks: what takes longer is loaded, and not run."""
+"""The memory limit of a model: enough for all files made from small ones without large claims."""
+MAX_WORK = 1 << 24
+"""Multiplications per example in all networks: a file that needs more is loaded but not run."""
 
 Random = np.random.Generator
 
@@ -80,7 +80,7 @@ class Content:
 
 
 def sealed(content: bytes) -> bytes:
-    """The file with a checksum that fits, if it has a place for one."""
+    """The file with a matching checksum, if it has a place for one."""
     found = re.search(rb'"checksum":"([0-9a-f]{64})"', content)
     if found is None:
         return content
@@ -90,7 +90,7 @@ def sealed(content: bytes) -> bytes:
 
 
 def originals() -> list[bytes]:
-    """The committed file, and some with other layers."""
+    """The committed file, and a few with other layers."""
     from bayesbinn.modelfile.container import to_bytes
     from tests.helpers.random_graphs import GraphBuilder
 
@@ -283,7 +283,7 @@ def change_value(random: Random, content: Content) -> None:
 
 
 def change_number(random: Random, content: Content) -> None:
-    """A whole number of the graph to one near it or to another size."""
+    """Change an integer of the graph to one near it or to one of another size."""
     places = [(c, k) for c, k in places_of(content.graph) if type(c[k]) is int]
     if places:
         container, key = choose(random, places)
@@ -292,7 +292,7 @@ def change_number(random: Random, content: Content) -> None:
 
 
 def change_settings(random: Random, content: Content) -> None:
-    """Some windows, limits and axes to others that are mostly allowed: these files reach the kernels."""
+    """Change some windows, limits and axes to values that are mostly allowed: these files reach the kernels."""
     for node in nodes_of(content):
         for key in [key for key in node if random.integers(6) == 0]:
             if key in ("stride", "padding", "dilation", "kernel", "size") and isinstance(node[key], list):
@@ -332,7 +332,7 @@ def change_keys(random: Random, content: Content) -> None:
 
 
 def change_nodes(random: Random, content: Content) -> None:
-    """Delete, repeat, swap or insert a node, or make another operation of it."""
+    """Delete, repeat, swap or insert a node, or change its operation."""
     if not isinstance(content.graph, dict) or not isinstance(content.graph.get("nodes"), list):
         return
     nodes = content.graph["nodes"]
@@ -404,7 +404,7 @@ def change_facts(random: Random, content: Content) -> None:
 
 
 def change_metadata(random: Random, content: Content) -> None:
-    """A graph that is no JSON or nested deep; another version, kind, checksum."""
+    """A graph that is not JSON or is deeply nested; another version, kind, checksum."""
     graph = content.graph if isinstance(content.graph, str) else json.dumps(content.graph)
     depth = 10 ** int(random.integers(1, 6))
     part = graph[: random.integers(len(graph) + 1)]
@@ -471,7 +471,7 @@ CONTENTS: tuple[Callable[[Random, Content], None], ...] = (
 
 
 def forged(random: Random, original: bytes) -> tuple[str, bytes]:
-    """A changed file, its checksum left as it was, and the name of the (first) change."""
+    """A changed file with its old checksum, and the name of the (first) change."""
     while True:
         change: Any = choose(random, BYTES + 2 * CONTENTS)
         if change in BYTES:
@@ -490,7 +490,7 @@ def forged(random: Random, original: bytes) -> tuple[str, bytes]:
 
 
 def use_module(path: str) -> None:
-    """Put another build in the place of the installed bayesbinn.runtime._native."""
+    """Use another build instead of the installed bayesbinn.runtime._native."""
     spec = importlib.util.spec_from_file_location("bayesbinn.runtime._native", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -521,11 +521,11 @@ def outcome(path: Path, random: Random, threads: int) -> str:
             model = load(path, activations, threads, backend="native", max_memory=MAX_MEMORY)
         except (InvalidFile, TooMuchMemory) as error:
             if isinstance(error, TooMuchMemory) and "max_memory" not in str(error):
-                raise  # not refused: taken until there was none left
+                raise  # not rejected, but allocated until there was none left
             if "\n" in str(error) or len(str(error)) > 1000:
                 raise ValueError("a message of one line is needed") from error
             return "refused"
-        if work_of(read(path)) > MOST_WORK:
+        if work_of(read(path)) > MAX_WORK:
             return "loaded"
         x = random.standard_normal((2, *model.input_shape)).astype(np.float32)
         with np.errstate(all="ignore"):
@@ -561,10 +561,10 @@ def peak_memory() -> int:
 
 
 def limit_memory() -> None:
-    """No more address space than now and `MOST_GROWTH`; AddressSanitizer has limits of its own, and needs terabytes."""
+    """Limit address space to the current use plus `MAX_GROWTH`; AddressSanitizer needs terabytes, so not for it."""
     if "BAYESBINN_FUZZ_MODULE" not in os.environ and sys.platform == "linux":
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + 2 * MOST_GROWTH, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, (now + 2 * MAX_GROWTH, resource.RLIM_INFINITY))
 
 
 def fuzz(count: int, seed: int, folder: Path, first: int = 0) -> tuple[Counter[tuple[str, str, str]], list[str]]:
@@ -588,16 +588,16 @@ def fuzz(count: int, seed: int, folder: Path, first: int = 0) -> tuple[Counter[t
         peak = peak_memory()
         try:
             found = outcome(path, random, threads=2 if index % 16 == 1 else 1)
-            assert found == "refused" or index % 2, "a file that does not fit its checksum is refused"
+            assert found == "refused" or index % 2, "a file that does not match its checksum is refused"
             grown = peak_memory() - peak
-            assert grown < MOST_GROWTH // 4, f"{grown >> 20} MB for a file of {path.stat().st_size} bytes"
+            assert grown < MAX_GROWTH // 4, f"{grown >> 20} MB for a file of {path.stat().st_size} bytes"
         except Exception:
             found = "ERROR"
             errors.append(f"--seed {seed} --first {index} --count 1 ({name}):\n{traceback.format_exc()}")
         counts[checksum, name, found] += 1
         path.unlink()
-    if peak_memory() - before > MOST_GROWTH:
-        errors.append(f"the peak of memory grew by {peak_memory() - before >> 20} MB")
+    if peak_memory() - before > MAX_GROWTH:
+        errors.append(f"peak memory grew by {peak_memory() - before >> 20} MB")
     return counts, errors
 
 
@@ -622,9 +622,9 @@ def main() -> int:
     module = os.environ.get("BAYESBINN_FUZZ_MODULE")
     if module:
         use_module(module)
-    # Not removed if the process dies: what is left is the file that killed it.
+    # Not removed if the process dies: the file that killed it is left.
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
-    print(f"files in {folder}; after a crash the one at fault is there", file=sys.stderr, flush=True)
+    print(f"files in {folder}; after a crash, it contains the file that caused it", file=sys.stderr, flush=True)
     print(f"module: {importlib.import_module('bayesbinn.runtime._native').__file__}\n")
     start = time.perf_counter()
     counts, errors = fuzz(arguments.count, arguments.seed, folder, arguments.first)

@@ -203,7 +203,7 @@ def pack(
     from bayesbinn.runtime.inspection import inspect
 
     facts = inspect(path)
-    text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than as float32 ({about})"
+    text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than float32 ({about})"
     echo(json.dumps(facts, indent=2) if as_json else text)
 
 

@@ -2,8 +2,8 @@
 
 Methods call these functions with lists of tensors (all parameters of a group in one call). State
 tensors are float32 and contiguous; parameters and gradients may have any floating dtype and
-layout. Work on other devices than the CPU, and in an installation without compiled kernels, runs
-through the torch reference. The kernels are the rows of `table`.
+layout. On devices other than the CPU, and in an installation without compiled kernels, the torch
+reference runs instead. The kernels are the rows of `table`.
 """
 
 from bayesbinn.kernels.dispatch import first_beyond as first_beyond

@@ -1,7 +1,7 @@
 """Chooses between a native kernel and its reference.
 
 `kernel` turns a row of `table`, a function on the buffers of one parameter, into a function on lists of buffers. It
-hands the call to the native kernel where memory allows (float32, contiguous, on the CPU) and otherwise runs the row.
+calls the native kernel if the tensors allow it (float32, contiguous, on the CPU) and otherwise runs the row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bayesbinn.kernels import native as compiled
 
-# The reference walks through CPU tensors in pieces that stay in the cache; a GPU wants the whole tensor.
+# The reference processes CPU tensors in chunks that stay in the cache; a GPU works best on the whole tensor.
 CPU_CHUNK = 1 << 15
 
 
@@ -27,20 +27,20 @@ class Kernel:
 
     name: str
     buffers: tuple[str, ...]
-    """A tensor of each parameter, or the key of its noise."""
+    """For each parameter: a tensor, or the key of its noise."""
     settings: tuple[str, ...]
     """Scalars, and named tuples of scalars, that all parameters share."""
     reference: Callable[..., None]
-    """On the buffers of one parameter."""
+    """Works on the buffers of one parameter."""
     native: Callable[..., None] | None
-    """On lists of buffers that `native.usable` approves of; None: there is none, or it is not installed."""
+    """Works on lists of buffers that `native.usable` accepts; None if it does not exist or is not installed."""
 
 
 KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(native: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator of a row. Its positional-only arguments are the buffers; the first is written, the others are state."""
+    """Decorator for a row. Its positional-only arguments are the buffers: the first is written, the rest are state."""
 
     def lift(row: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(row).parameters.values()
@@ -54,7 +54,7 @@ def kernel(native: bool = True) -> Callable[[Callable[..., None]], Callable[...,
         @wraps(row)
         def run(*arguments: Any) -> None:
             if len(arguments) != count:
-                raise TypeError(f"{name} takes {', '.join(buffers + settings)}; it got {len(arguments)} arguments")
+                raise TypeError(f"{name} takes {', '.join(buffers + settings)}; got {len(arguments)} arguments")
             tensors = [x for index in of_tensors for x in arguments[index] if x is not None]
             if in_place is not None and compiled.usable(*tensors):
                 in_place(*arguments)
@@ -76,14 +76,14 @@ def kernel(native: bool = True) -> Callable[[Callable[..., None]], Callable[...,
 
 
 def _stage(x: Any) -> Any:
-    """A float32 tensor with its elements in logical order: itself where it is one already."""
+    """The tensor as float32 with its elements in logical order; returned unchanged if it already is."""
     if not isinstance(x, Tensor) or (x.dtype is torch.float32 and x.is_contiguous() and not x.is_neg()):
         return x
     return x.detach().to(torch.float32).contiguous().resolve_neg()
 
 
 def pieces(tensor: Tensor) -> Iterator[slice]:
-    """How a row walks through a flat tensor."""
+    """The slices in which a row processes a flat tensor."""
     size = tensor.numel()
     chunk = CPU_CHUNK if tensor.device.type == "cpu" else max(size, 1)
     for start in range(0, size, chunk):
@@ -101,7 +101,7 @@ def fill(target: Tensor, source: Tensor, compute: Callable[[Tensor, int], Tensor
 
 
 def first_beyond(tensors: Sequence[Tensor], limit: float) -> int | None:
-    """The index of the first tensor that holds a value beyond ±`limit`, an infinity or a NaN."""
+    """The index of the first tensor with a value beyond ±`limit`, an infinity or a NaN."""
     limit = min(limit, torch.finfo(torch.float32).max)
     if compiled.usable(*tensors):
         return compiled.first_beyond(tensors, limit)

@@ -1,9 +1,9 @@
-"""exp, log and tanh spelt out in single float32 operations.
+"""exp, log and tanh written out as single float32 operations.
 
-Libraries round these functions differently in the last bit, and a last bit of δ can turn the
+Libraries round these functions differently in the last bit, and the last bit of δ can flip the
 sign of a weight. Here every multiplication and addition is a separate IEEE operation in a fixed
 order, so that the torch reference and the native kernels, which transcribe this file, agree bit for
-bit on a CPU. (Compiled for a GPU, products and sums may be fused: then they agree to a few ulps.)
+bit on a CPU. (A GPU compiler may fuse products and sums; the results then agree to a few ulps.)
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import math
 import torch
 from torch import Tensor
 
-# Where float32 tanh rounds to 1: 1 − tanh x < 2⁻²⁵, half an ulp below 1, from x = 13·ln 2 on.
+# Where float32 tanh rounds to 1: from x = 13·ln 2 on, 1 − tanh x < 2⁻²⁵, half an ulp below 1.
 SATURATION = 13 * math.log(2)  # 9.0109
 
-# The largest |δ| that `noise.uniform` can give: ½·log((1 − 2⁻²⁴)/2⁻²⁴).
+# The largest |δ| that `noise.uniform` can produce: ½·log((1 − 2⁻²⁴)/2⁻²⁴).
 MAX_LOGISTIC = 12 * math.log(2)  # 8.3178
 
 _EXP2_TAYLOR = [math.log(2) ** k / math.factorial(k) for k in range(8)]  # 2ᶠ, |f| ≤ ½: error below 6e-9
@@ -48,8 +48,8 @@ def tanh(x: Tensor) -> Tensor:
 def sech2(x: Tensor) -> Tensor:
     """v(x) = 1 − tanh² x = sech² x for |x| < 13·ln 2, else 0.
 
-    This is float32's ``1 - tanh(x)**2`` without its rounding noise near the cut, where one ulp
-    of tanh changes the quotient s of the learning rule a thousandfold.
+    This is float32's ``1 - tanh(x)**2`` without the rounding noise near the cutoff, where one ulp
+    of tanh changes the quotient s of the learning rule by a factor of a thousand.
     """
     a = x.abs()
     e = exp_minus_2(a)
@@ -58,16 +58,16 @@ def sech2(x: Tensor) -> Tensor:
 
 
 def sqrt(x: Tensor) -> Tensor:
-    """√x, correctly rounded as IEEE demands.
+    """√x, correctly rounded as IEEE requires.
 
-    torch's own float32 square root comes from a vector library that may be an ulp off. Through
-    float64 the result is exact; MPS has no float64, and there no native kernel to agree with.
+    torch's float32 square root comes from a vector library that may be an ulp off. Computed in
+    float64, the result is exact. MPS has no float64, but also no native kernel to agree with.
     """
     return torch.sqrt(x) if x.device.type == "mps" else torch.sqrt(x.double()).float()
 
 
 def half_logit(u: Tensor) -> Tensor:
-    """½·log(u / (1 − u)): uniform noise becomes the paper's δ, a logistic variable halved.
+    """½·log(u / (1 − u)): turns uniform noise into the paper's δ, half a logistic variable.
 
     log y = e·log 2 + 2·atanh((m − 1)/(m + 1)) with y = m·2ᵉ and m between √½ and √2.
     """

@@ -1,7 +1,7 @@
 """The compiled kernels, for tensors that they can work on in place: float32, contiguous, on the CPU.
 
-`dispatch` makes its functions with `compiled` and asks `usable` before it calls them. `available` says
-whether there are compiled kernels at all, and `reason` why not.
+`dispatch` makes its functions with `compiled` and checks `usable` before it calls them. `available` says
+whether there are compiled kernels, and `reason` says why not.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch.autograd.graph import increment_version
 Tensors = Sequence[Tensor]
 MaybeTensors = Sequence[Tensor | None]
 
-# A subclass may keep its elements elsewhere than `data_ptr` says.
+# A subclass may keep its elements somewhere other than at `data_ptr`.
 _PLAIN = (Tensor, torch.nn.Parameter)
 
-_REBUILD = "the kernels were built from other sources than these: install the package again"
+_REBUILD = "the kernels were built from different sources; reinstall the package"
 
 available = False
 reason = ""
@@ -34,7 +34,7 @@ else:
 
         available = True
     except ModuleNotFoundError:
-        reason = "they were not built when the package was installed, for want of a C++ compiler or by choice"
+        reason = "not built at installation: there was no C++ compiler, or the build was switched off"
     except ImportError as error:
         reason = str(error)
 if available and not hasattr(_native, "COLUMNS"):
@@ -42,7 +42,7 @@ if available and not hasattr(_native, "COLUMNS"):
 
 
 def _borrow_threads() -> str:
-    """Let the kernels run on the threads of torch's own OpenMP runtime; its file, or "" without one."""
+    """Make the kernels use the threads of torch's OpenMP runtime; return its file, or "" if there is none."""
     suffix = "dylib" if sys.platform == "darwin" else "so"
     library = Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"
     return _native.borrow_threads_from(str(library))
@@ -57,7 +57,7 @@ def isa() -> str:
 
 
 def threading() -> str:
-    """Whose threads the kernels run on."""
+    """Which threads the kernels run on."""
     if not available:
         return "none"
     return f"torch's OpenMP threads ({Path(_runtime).name})" if _runtime else "threads started for each call"
@@ -77,7 +77,7 @@ def usable(*tensors: Tensor) -> bool:
 
 
 def compiled(name: str, buffers: Sequence[str], settings: Sequence[str]) -> Callable[..., None]:
-    """The native kernel `name` as a function of lists of `buffers`, followed by `settings`; both go by their names."""
+    """The native kernel `name` as a function of lists of `buffers`, followed by `settings`, all matched by name."""
     columns = _native.COLUMNS.get(name, [])
     if {column for column, _ in columns} != set(buffers) or columns[0][0] != buffers[0]:
         raise ImportError(f"{name!r} was compiled with the buffers {[column for column, _ in columns]}; {_REBUILD}")
@@ -102,12 +102,12 @@ def compiled(name: str, buffers: Sequence[str], settings: Sequence[str]) -> Call
 
 
 def _addresses(tensors: MaybeTensors, sizes: list[int], values: int) -> list[int]:
-    """Where the tensors lie, after their numbers of elements were checked: `values` for each of the parameter's."""
+    """The tensors' addresses, after a check that each has `values` elements per element of its parameter."""
     if len(tensors) != len(sizes):
-        raise ValueError(f"{len(tensors)} tensors where there are {len(sizes)} parameters")
+        raise ValueError(f"got {len(tensors)} tensors for {len(sizes)} parameters")
     for tensor, size in zip(tensors, sizes):  # noqa: B905
         if tensor is not None and tensor.numel() != values * size:
-            raise ValueError(f"a tensor of {tensor.numel()} elements where {values * size} are needed")
+            raise ValueError(f"got a tensor of {tensor.numel()} elements; {values * size} are needed")
     return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 

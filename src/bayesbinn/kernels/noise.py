@@ -1,7 +1,7 @@
 """The noise: Philox4x32-10, a counter-based generator, so that every draw has an address.
 
-A number is a function of (seed, purpose, parameter, draw, element) and of nothing else: not of
-the device, the number of threads, the order of the parameters or what was drawn before.
+Each number depends only on (seed, purpose, parameter, draw, element), not on the device, the
+number of threads, the order of the parameters or earlier draws.
 
     key      64 bits, a hash of seed, purpose and parameter name
     counter  128 bits: which block of the tensor (64), which draw (64)
@@ -50,9 +50,9 @@ def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, key: int) -> tuple[Te
 
 
 def random_bits(key: int, draw: int, count: int, device: torch.device | str = "cpu", first: int = 0) -> Tensor:
-    """32 random bits (as int64) for the elements `first` ... `first + count - 1` of a tensor.
+    """32 random bits (as int64) for elements `first` to `first + count - 1` of a tensor.
 
-    `first` is a multiple of 32.
+    `first` must be a multiple of 32.
     """
     blocks = -(-count // BLOCK)
     counter = torch.arange(8 * blocks, device=device, dtype=torch.int64) + first // BLOCK * 8

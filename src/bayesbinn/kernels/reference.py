@@ -1,6 +1,6 @@
 """The update rules as pure functions on flat float32 tensors: slow, obvious, on any device.
 
-Each native kernel is tested against these, bit for bit; BiMU has no native kernel. Symbols are the paper's: λ is
+Each native kernel is tested against these, bit for bit; BiMU has no native kernel. Symbols follow the paper: λ is
 `natural`, δ the noise, τ the temperature, α the learning rate, N the training-set size.
 """
 
@@ -20,7 +20,7 @@ class RuleSettings(NamedTuple):
     """The scalars of one BayesBiNN update, the same for all parameters of a group."""
 
     lr: float
-    """α, divided by the bias correction 1 − βᵏ where there is momentum."""
+    """α, divided by the bias correction 1 − βᵏ if there is momentum."""
     temperature: float
     eps: float
     data_weight: float
@@ -28,11 +28,11 @@ class RuleSettings(NamedTuple):
     kl_weight: float
     momentum: float
     steady: bool = False
-    """Whether steps are in proportion to v(λ), the weight's own variance: the gradient in λ, not the natural one."""
+    """Whether steps are proportional to v(λ), the weight's variance: the gradient in λ, not the natural gradient."""
     relaxation: float = 0.0
-    """ρ, with which a steady rule lets λ fade."""
+    """ρ: how fast a steady rule lets λ fade."""
     fading: float = 0.05
-    """φ: how fast a steady rule lets a certain weight fade, compared with an uncertain one."""
+    """φ: how fast a steady rule lets a certain weight fade, relative to an uncertain one."""
 
 
 class AdamSettings(NamedTuple):
@@ -94,24 +94,24 @@ def hard_sample(natural: Tensor, key: int, draw: int, first: int) -> Tensor:
 def gradient_scale(natural: Tensor, key: int, draw: int, first: int, temperature: float, eps: float) -> Tensor:
     """s = ((1 − w²) + ε) / (τ·(v(λ) + ε)), the paper's factor between ∂ℓ/∂w and ∂ℓ/∂μ.
 
-    ε decides everything at the paper's τ = 1e-10. There (λ + δ)/τ is of the order 1e11, so
+    At the paper's τ = 1e-10, ε decides everything. There (λ + δ)/τ is of the order 1e11, so
     1 − w² = 0, and |λ| > 9.01, so v(λ) = 0: without ε the quotient is 0/0. With it, s = 1/τ.
     """
     return scale_from_slope(natural, sample_slope(natural, key, draw, first, temperature), temperature, eps)
 
 
 def sample_slope(natural: Tensor, key: int, draw: int, first: int, temperature: float) -> Tensor:
-    """1 − w² of a relaxed sample, without the rounding of w."""
+    """1 − w² of a relaxed sample, without rounding w first."""
     return sech2((natural + logistic_noise(natural, key, draw, first)) * (1 / temperature))
 
 
 def scale_from_slope(natural: Tensor, slope: Tensor, temperature: float, eps: float) -> Tensor:
-    """s where 1 − w² is known already."""
+    """s when 1 − w² is already known."""
     return (slope + eps) / ((sech2(natural) + eps) * temperature)
 
 
 def largest_scale(temperature: float, eps: float) -> float:
-    """A bound on s. From |λ| = max |δ| + 13·ln 2·τ on, no noise makes 1 − w² differ from 0, and s is at most 1/τ."""
+    """A bound on s. From |λ| = max |δ| + 13·ln 2·τ on, 1 − w² is 0 whatever the noise, and s is at most 1/τ."""
     reach = (MAX_LOGISTIC + SATURATION * temperature) * (1 + 1e-5)
     variance = math.cosh(reach) ** -2 if reach < SATURATION else 0.0
     return (1 + eps) / ((variance + eps) * temperature)
@@ -122,9 +122,9 @@ def natural_gradient_step(
 ) -> tuple[Tensor, Tensor | None]:
     """λ ← λ − α·m,  m ← β·m + (1 − β)·[(N/S)·Σ s⊙g + κ·(λ − λ₀)]; returns (λ, m).
 
-    A steady rule has v(λ)·[(N/S)·Σ s⊙g + κ·(λ − λ₀)] + (v(λ) + φ)·ρ·λ, where κ counts only if there is a prior.
+    A steady rule uses v(λ)·[(N/S)·Σ s⊙g + κ·(λ − λ₀)] + (v(λ) + φ)·ρ·λ, with the κ term only if there is a prior.
     """
-    coins = torch.zeros_like(natural) if rule.steady else natural  # ρ stands for the uniform prior of a steady rule
+    coins = torch.zeros_like(natural) if rule.steady else natural  # a steady rule has ρ for the uniform prior
     pull = coins if prior is None else natural - prior
     direction = scaled_gradient * rule.data_weight + pull * rule.kl_weight
     if rule.steady:
@@ -156,7 +156,7 @@ def adam_direction(
 
 
 def bop_step(weight: Tensor, average: Tensor, gradient: Tensor, rate: float, threshold: float) -> tuple[Tensor, Tensor]:
-    """m ← (1 − γ)·m + γ·g, then flip w where w·m > τ; returns (w, m), with w exactly ±1 whatever it was."""
+    """m ← (1 − γ)·m + γ·g, then flip w where w·m > τ; returns (w, m), with w exactly ±1 whatever it was before."""
     weight = sign(weight)
     average = average * (1 - rate) + gradient * rate
     return torch.where(weight * average > threshold, -weight, weight), average
@@ -165,10 +165,10 @@ def bop_step(weight: Tensor, average: Tensor, gradient: Tensor, rate: float, thr
 def pmf_logit_gradients(weight: Tensor, gradient: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     """∂L/∂ũ₋ and ∂L/∂ũ₊ as the PMF code computes them from ∂L/∂w.
 
-    Not the true Jacobian: softmax is applied a second time, to β·u, and the identity stands in
-    place of diag(u'). With m = tanh(β·w/2):
+    This is not the true Jacobian: softmax is applied a second time, to β·u, and the identity
+    replaces diag(u'). With m = tanh(β·w/2):
         g₋ = −β·g·(1 + m(1 − m)/2),   g₊ = β·g·(1 − m(1 + m)/2).
-    The two never vanish together, and Adam normalises each on its own: keep both.
+    The two never vanish together, and Adam normalizes each separately, so keep both.
     """
     m = tanh(weight * (beta / 2))
     g = gradient * beta

@@ -1,9 +1,9 @@
-"""Every element-wise kernel: its name, its buffers, its settings and its reference, a row each.
+"""Every element-wise kernel, one row each: its name, its buffers, its settings and its reference.
 
 A row is a function on the buffers of one parameter, computed with the pure functions of `reference`. Its
 positional-only arguments are the buffers, the others the settings. `@kernel` makes it a function on lists of buffers,
-all parameters of a group in one call, and hands it to the native kernel of the same name where memory allows. That one
-names the same buffers and settings (csrc/training/kernels.hpp), in an order of its own.
+all parameters of a group in one call, and calls the native kernel of the same name if the tensors allow it. The native
+kernel has the same buffers and settings (csrc/training/kernels.hpp), possibly in another order.
 
 The first buffer is the one that autograd watches: writing to it advances its version counter.
 """
@@ -57,7 +57,7 @@ def write_tanh(parameter: Tensor, source: Tensor, /, scale: float) -> None:
 
 @kernel()
 def write_pmf_weights(parameter: Tensor, logits: Tensor, /, beta: float) -> None:
-    """p ← tanh(β(ũ₊ − ũ₋)/2); `logits` hold ũ₋ and ũ₊ along their first axis."""
+    """p ← tanh(β(ũ₊ − ũ₋)/2); `logits` holds ũ₋ and ũ₊ along its first axis."""
     fill(parameter, logits[1] - logits[0], lambda x, _: tanh(x * (beta / 2)))
 
 
@@ -77,9 +77,9 @@ def write_relaxed_sample(parameter: Tensor, natural: Tensor, key: int, /, draw: 
 def write_training_sample(
     parameter: Tensor, natural: Tensor, slope: Tensor | None, key: int, /, draw: int, temperature: float, held: bool
 ) -> None:
-    """p ← tanh((λ + δ)/τ), and 1 − w² into `slope` where there is one.
+    """p ← tanh((λ + δ)/τ), and slope ← 1 − w² if `slope` is given.
 
-    `held` promises that p is sign(λ), which spares the native kernel the weights that no noise can turn.
+    `held` promises that p is sign(λ), so that the native kernel can skip the weights that no noise can flip.
     """
     fill(parameter, natural, lambda x, first: reference.relaxed_sample(x, key, draw, first, temperature))
     if slope is not None:
@@ -88,7 +88,7 @@ def write_training_sample(
 
 @kernel()
 def restore_mode(parameter: Tensor, natural: Tensor, /, temperature: float) -> None:
-    """p ← sign(λ) after `write_training_sample`, which left the weights that no noise can turn at it."""
+    """p ← sign(λ) after `write_training_sample`, which left it in the weights that no noise can flip."""
     fill(parameter, natural, lambda x, _: reference.sign(x))
 
 
@@ -102,7 +102,7 @@ def write_hard_sample(parameter: Tensor, natural: Tensor, key: int, /, draw: int
 def accumulate_scaled(
     total: Tensor, natural: Tensor, gradient: Tensor, key: int, /, draw: int, temperature: float, eps: float
 ) -> None:
-    """total ← total + s⊙g, for the sample that `draw` names."""
+    """total ← total + s⊙g, for the sample with number `draw`."""
     total, natural, gradient = total.view(-1), natural.view(-1), gradient.view(-1)
     for piece in pieces(natural):
         s = reference.gradient_scale(natural[piece], key, draw, piece.start, temperature, eps)
@@ -123,7 +123,7 @@ def bayesbinn_update(
 ) -> None:
     """One step of the Bayesian learning rule on λ; the parameter then holds the new mode.
 
-    `draw` names the sample that the gradient belongs to; None says that it is Σ s⊙g already.
+    `draw` is the number of the sample behind the gradient; None means that the gradient is already Σ s⊙g.
     """
     _natural_gradient_step(
         parameter,
@@ -149,7 +149,7 @@ def bayesbinn_update_from_slopes(
     /,
     rule: RuleSettings,
 ) -> None:
-    """The same step with 1 − w² as `write_training_sample` kept it."""
+    """The same step, with the 1 − w² that `write_training_sample` stored."""
     _natural_gradient_step(
         parameter,
         natural,
@@ -188,7 +188,7 @@ def _natural_gradient_step(
 
 @kernel(native=False)
 def accumulate_slope(total: Tensor, slope: Tensor, gradient: Tensor, /, temperature: float) -> None:
-    """total ← total + (1 − w²)/τ⊙g: ∂ℓ/∂λ by the chain rule, with 1 − w² as `write_training_sample` kept it."""
+    """total ← total + (1 − w²)/τ⊙g: ∂ℓ/∂λ by the chain rule, with the 1 − w² that `write_training_sample` stored."""
     total, slope, gradient = total.view(-1), slope.view(-1), gradient.view(-1)
     for piece in pieces(total):
         total[piece] += slope[piece] * gradient[piece] * (1 / temperature)
@@ -196,7 +196,7 @@ def accumulate_slope(total: Tensor, slope: Tensor, gradient: Tensor, /, temperat
 
 @kernel(native=False)
 def bimu_update(parameter: Tensor, natural: Tensor, total: Tensor, /, rule: BiMUSettings) -> None:
-    """One step of BiMU on λ from the samples' ∂ℓ/∂λ added up; the parameter then holds the new mode."""
+    """One step of BiMU on λ from the sum of the samples' ∂ℓ/∂λ; the parameter then holds the new mode."""
     flat, total = natural.view(-1), total.view(-1)
     for piece in pieces(flat):
         flat[piece] = reference.bimu_step(flat[piece], total[piece], rule)
@@ -215,7 +215,7 @@ def _adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, settin
 
 @kernel()
 def adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, /, settings: AdamSettings) -> None:
-    """One Adam step, in place (weight decay is coupled, as Adam's own)."""
+    """One Adam step, in place (weight decay is coupled, as in Adam)."""
     _adam(value, gradient, first, second, settings)
 
 
@@ -238,7 +238,7 @@ def ste_update(
 
 @kernel()
 def bop_update(parameter: Tensor, average: Tensor, gradient: Tensor, /, rate: float, threshold: float) -> None:
-    """One step of Bop; the weights themselves are the state that flips, or their signs if a user changed them."""
+    """One step of Bop; the state that flips is the weights, or their signs if a user changed them."""
     flipped, new = reference.bop_step(parameter.detach(), average, gradient, rate, threshold)
     average.copy_(new)
     parameter.detach().copy_(flipped)
@@ -262,11 +262,11 @@ def pmf_update(
     fill(parameter, logits[1] - logits[0], lambda x, _: reference.sign(x))
 
 
-# ---- made of them --------------------------------------------------------------------------
+# ---- built from them --------------------------------------------------------------------------
 
 
 def normal(key: int, draw: int, count: int, device: torch.device | str = "cpu") -> Tensor:
     """Standard normal numbers: √2·erfinv(2u − 1), where 2u − 1 = tanh(½·log(u/(1 − u))) is a sample at λ = 0, τ = 1."""
-    centred = torch.zeros(count, device=device)
-    write_relaxed_sample([centred], [torch.zeros_like(centred)], [key], draw, 1.0)
-    return torch.erfinv(centred) * math.sqrt(2)
+    centered = torch.zeros(count, device=device)
+    write_relaxed_sample([centered], [torch.zeros_like(centered)], [key], draw, 1.0)
+    return torch.erfinv(centered) * math.sqrt(2)

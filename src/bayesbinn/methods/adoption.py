@@ -1,4 +1,4 @@
-"""What a method may be given: parameters that can be trained, each once, and no biases or gains by mistake."""
+"""Checks of the parameters given to a method: trainable, each only once, and no biases or gains by mistake."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bayesbinn.binary import canonical_name, is_binary_on_purpose
 from bayesbinn.errors import InvalidInput, nearest
 from bayesbinn.methods.members import Group
 
-# Refused by class name: importing them costs time, and FSDP shards a parameter behind our back.
+# Rejected by class name: importing them costs time, and FSDP shards a parameter without our knowledge.
 _SHARDED = {"DTensor", "FlatParameter"}
 _REMEDY = "pass the first list of bb.split_parameters(model), and the second to a torch optimizer"
 
 
 def listed(label: str, params: Any) -> list[Any]:
-    """What a user passes as parameters, as lists; one tensor and nothing at all are refused."""
+    """The parameters a user passed, as lists; rejects a single tensor and an empty list."""
     if isinstance(params, Tensor):
-        raise InvalidInput(f"{label} got one tensor; pass an iterable of parameters or of (name, parameter)")
+        raise InvalidInput(f"{label} got one tensor; pass an iterable of parameters or of (name, parameter) pairs")
     entries = list(params)
     if not any(entry["params"] if isinstance(entry, dict) else True for entry in entries):
         raise InvalidInput(f"{label} got no parameters; pass the first list of bb.split_parameters(model)")
@@ -35,14 +35,14 @@ def listed(label: str, params: Any) -> list[Any]:
 
 
 def refuse_unknown_settings(label: str, group: Group, settings: Iterable[str]) -> None:
-    """Refuse a group with a setting that the method does not have."""
+    """Reject a group with a setting that the method does not have."""
     allowed = {*settings, "params", "param_names", "initial_lr"}
     for key in sorted(group.keys() - allowed):
         raise InvalidInput(f"{label} has no setting {key!r}.{nearest(key, allowed)}")
 
 
 def refuse_owned_twice(entries: Sequence[Any], owned: Mapping[Tensor, str]) -> None:
-    """Refuse what is not a parameter, and a parameter that is passed twice or owned already."""
+    """Reject anything that is not a parameter, and a parameter that is passed twice or already owned."""
     seen = dict(owned)
     for index, entry in enumerate(entries):
         name, parameter = entry if isinstance(entry, tuple) else (f"#{index}", entry)
@@ -54,13 +54,13 @@ def refuse_owned_twice(entries: Sequence[Any], owned: Mapping[Tensor, str]) -> N
 
 
 def named(group: Group, owned: Mapping[Tensor, str]) -> dict[Tensor, str]:
-    """The names of a new group's parameters, which must be unique, and the parameters trainable."""
+    """The names of a new group's parameters; the names must be unique and the parameters trainable."""
     names = group.get("param_names") or [str(len(owned) + i) for i in range(len(group["params"]))]
     taken = set(owned.values())
     found: dict[Tensor, str] = {}
     for parameter, name in zip(group["params"], map(canonical_name, names), strict=True):
         if name in taken:
-            raise InvalidInput(f"two parameters are called {name!r}; names must be unique")
+            raise InvalidInput(f"two parameters have the name {name!r}; names must be unique")
         _refuse_untrainable(name, parameter)
         taken.add(name)
         found[parameter] = name
@@ -69,7 +69,7 @@ def named(group: Group, owned: Mapping[Tensor, str]) -> dict[Tensor, str]:
 
 def _refuse_untrainable(name: str, parameter: Tensor) -> None:
     if isinstance(parameter, UninitializedTensorMixin):
-        raise InvalidInput(f"{name!r} is not initialised yet; run one batch through the model first")
+        raise InvalidInput(f"{name!r} is not initialized yet; run one batch through the model first")
     if type(parameter).__name__ in _SHARDED:
         raise InvalidInput(f"{name!r} is sharded ({type(parameter).__name__}); use DistributedDataParallel, not FSDP")
     if not parameter.is_floating_point() or parameter.layout is not torch.strided:
@@ -80,11 +80,11 @@ def _refuse_untrainable(name: str, parameter: Tensor) -> None:
 
 
 def question_vectors(label: str, named: Mapping[Tensor, str], added: Sequence[Tensor]) -> None:
-    """Refuse gains and warn of biases, which ``model.parameters()`` has among the weights.
+    """Reject gains and warn about biases, which ``model.parameters()`` includes with the weights.
 
-    An optimizer knows only tensors (`named` are all of them, `added` the newest), so vectors beside matrices are
-    taken for gains and biases, and for gains if their values are all 1, as they are before training. Vectors alone
-    are somebody's weights, and what `split_parameters` was asked to make binary is never questioned.
+    An optimizer sees only tensors (`named` are all of them, `added` the new ones), so if there are matrices, vectors
+    are taken for gains or biases: for gains if their values are all 1, as they are before training. Vectors without
+    matrices are taken for weights, and what `split_parameters` was asked to make binary is never questioned.
     """
     had_matrix = any(_is_matrix(parameter) for parameter in named.keys() - set(added))
     if not had_matrix and not any(_is_matrix(parameter) for parameter in added):
@@ -94,7 +94,7 @@ def question_vectors(label: str, named: Mapping[Tensor, str], added: Sequence[Te
         if bool((vector.detach() == 1).all()):
             raise InvalidInput(
                 f"{label} got {named[vector]!r} of shape {tuple(vector.shape)}, whose values are all 1: the gain of a "
-                f"normalisation layer, which must stay real; {_REMEDY}"
+                f"normalization layer, which must stay real; {_REMEDY}"
             )
     if vectors:
         count = "a parameter" if len(vectors) == 1 else f"{len(vectors)} parameters"

@@ -20,16 +20,16 @@ from bayesbinn.methods.settings import require
 from bayesbinn.posterior import BernoulliPosterior
 
 _START = 10.0
-"""|λ| at the start, the paper's."""
+"""|λ| at the start, as in the paper."""
 _SPREAD_START = 0.5
 _SPREAD_TEMPERATURE = 1.0
 _SUGGESTED_CERTAINTY = 100
 
 
 def spread_rate(train_set_size: float) -> float:
-    """α where `certainty` is given and `lr` is not: 25/√N.
+    """α if `certainty` is given and `lr` is not: 25/√N.
 
-    N multiplies every gradient, so a fixed α would move λ ten times less on a tenth of the data. On held-out data
+    N multiplies every gradient, so with a fixed α, λ would move a tenth as far on a tenth of the data. On held-out data
     the best rates were 0.1 for MNIST's 54,000 images, 0.3 for a tenth of them and 1 to 3 for tables of a hundred rows.
 
     >>> round(spread_rate(54_000), 2), round(spread_rate(1_221), 2)
@@ -56,48 +56,48 @@ class BayesBiNN(BernoulliOptimizer):
     what makes τ = 1e-10 work: there s = 1/τ, and the rule becomes r ← (1 − α)·r − α·g with
     w = sign(r), r = τλ/N. At τ = 1 the relaxation is biased: for a linear loss with −N·c = 1
     and λ₀ = 0 the fixed point is λ = 12.2 instead of 1; at τ = 0.1 it is within 2 %. Beyond
-    |λ| ≈ 9.3 there s is 1/τ again, so λ₀ − N·c/τ is a second resting point: a large α can throw
+    |λ| ≈ 9.3, s is 1/τ again, so λ₀ − N·c/τ is a second fixed point: a large α can throw
     weights into it, because the noise of s grows like cosh²λ.
 
-    **Memory.** With posterior after posterior as the prior λ only grows, and after many tasks nothing can be
-    learned any more. `memory` = M bounds it: it minimises the negative ELBO of some M examples with a
+    **Memory.** If each posterior becomes the next prior, λ only grows, and after many tasks nothing more can be
+    learned. `memory` = M bounds it: it minimizes the negative ELBO of about M examples with a
     weak penalty on λ itself, M·E_q[ℓ] + KL(q ‖ fair coins) + φ/2·Σλ², by its ordinary gradient in λ. Since
-    ∂μ/∂λ = v(λ) and ∂KL/∂λ = v(λ)·λ, with everything divided by M/N:
+    ∂μ/∂λ = v(λ) and ∂KL/∂λ = v(λ)·λ, dividing everything by M/N gives:
 
     .. code-block:: text
 
         λ ← λ − α·[v(λ)·(N/S)·Σ s⊙g + (v(λ) + φ)·(N/M)·λ],    φ = 0.05
 
-    Each weight moves in proportion to its own variance v(λ): what old tasks made certain hardly moves,
-    what is uncertain learns and, where the data say nothing, fades. Without φ a weight that became
-    certain could never come back: over 100 tasks nine tenths of all weights saturated. No task boundaries
-    are needed. Where there is a prior (tasks of many epochs), κ·(M/N)·KL(q ‖ prior) counts too, and adds
+    Each weight moves in proportion to its variance v(λ): weights that old tasks made certain hardly move;
+    uncertain weights learn and, where the data say nothing, fade. Without φ, a weight that became
+    certain could never become uncertain again: over 100 tasks, nine tenths of all weights saturated. No task
+    boundaries are needed. With a prior (tasks of many epochs), κ·(M/N)·KL(q ‖ prior) is added to the objective and
     v(λ)·κ·(λ − λ₀) to the step.
 
-    **Certainty.** For one data set, c = M/N says how far q(w) may leave the fair coins: c examples' worth of
-    evidence are counted for every example. ``certainty=c`` is this rule with M = c·N. Small c leaves a cloud of
-    networks whose mean knows what it doesn't know, large c one network. It brings along τ = 1,
-    |λ| = 0.5 at the start and α = `spread_rate(N)`, wherever these are not given.
+    **Certainty.** For one data set, c = M/N controls how far q(w) may move away from fair coins: each example counts
+    as c examples' worth of evidence. ``certainty=c`` is this rule with M = c·N. A small c gives a spread of
+    networks whose mean is honest about what it does not know, a large c a single network. It sets τ = 1,
+    |λ| = 0.5 at the start and α = `spread_rate(N)`, unless you set these yourself.
 
     Args:
-        params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
+        params: parameters, ``(name, parameter)`` pairs or groups with their own settings.
         lr: α. Required, except with `certainty`.
         train_set_size: N, the number of training examples.
         temperature: τ of the relaxation. The paper: 1e-10 for images, 1e-2 for continual
             learning, 1 for synthetic data. Required, except with `certainty`.
-        certainty: c = M/N, for a posterior whose samples differ: 100 suits digits, MNIST and tables; less is more
-            spread, more is closer to one network. Instead of `memory`.
+        certainty: c = M/N, for a posterior whose samples differ: 100 suits digits, MNIST and tables; less gives more
+            spread, more is closer to a single network. Cannot be combined with `memory`.
         momentum: β.
         mc_samples: S, the number of samples that ``step(closure)`` draws.
-        prior: yesterday's posterior; its λ is λ₀. None is the uniform prior, λ₀ = 0.
+        prior: the posterior of earlier tasks; its λ is λ₀. None is the uniform prior, λ₀ = 0.
         init: ``"random"`` (±`initial_strength` by a fair coin), ``"sign"`` (by the sign of the
-            present weights) or a posterior. Default: the prior if there is one, else "random".
-        initial_strength: |λ| at the start. Default: 10, the paper's; with `certainty` 0.5.
+            current weights) or a posterior. Default: the prior if there is one, else "random".
+        initial_strength: |λ| at the start. Default: 10, as in the paper; with `certainty`, 0.5.
         kl_weight: κ, the weight of the prior term.
-        memory: M, about how many examples are remembered; None: all, through the prior.
+        memory: M, about how many examples to remember; None: all, through the prior.
         eps: ε.
         independent_noise: with several data-parallel ranks, let each draw its own noise.
-        seed: of the noise; drawn from torch's default generator if None.
+        seed: seed of the noise; drawn from torch's default generator if None.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2, 3))
     >>> optimizer = BayesBiNN([("w", weight)], lr=0.1, train_set_size=10, temperature=0.5, seed=0)
@@ -112,7 +112,7 @@ class BayesBiNN(BernoulliOptimizer):
     """
 
     name = "bayesbinn"
-    # Below this temperature 1 − w² is 0 for practically every weight, and the noise that decides it is only
+    # Below this temperature 1 − w² is 0 for practically every weight, and the noise behind it is only
     # needed where |λ| < 8.4: drawing it again costs less than a buffer.
     keeps_slopes_from = 1e-6
     consolidated = ("prior",)
@@ -159,15 +159,15 @@ class BayesBiNN(BernoulliOptimizer):
         super().__init__(params, defaults, mc_samples=mc_samples, independent_noise=independent_noise, seed=seed)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; a group's `certainty` brings along what it does not name."""
+        """Add parameters with their own settings; a group's `certainty` sets the defaults for the rest."""
         super().add_param_group({**param_group, **_completed(self.defaults, param_group)})
         group = self.param_groups[-1]
         if self._strength is None and isinstance(self._init, str) and _cannot_leave_its_start(group):
             warnings.warn(
                 f"temperature={group['temperature']:g} with lr={group['lr']:g} and train_set_size="
-                f"{group['train_set_size']:g} leaves weights at their start, |λ| = {_START:g}, for some "
-                f"{2.3 / group['lr']:.0f} steps; for a posterior pass certainty={_SUGGESTED_CERTAINTY} instead of lr "
-                "and temperature, for one network temperature=1e-10",
+                f"{group['train_set_size']:g} leaves weights at their start, |λ| = {_START:g}, for about "
+                f"{2.3 / group['lr']:.0f} steps; for a posterior, pass certainty={_SUGGESTED_CERTAINTY} instead of lr "
+                "and temperature; for one network, temperature=1e-10",
                 StuckTraining,
                 stacklevel=_OUTSIDE,
             )
@@ -252,7 +252,7 @@ class BayesBiNN(BernoulliOptimizer):
         self._moved(members)
 
     def set_prior(self, posterior: BernoulliPosterior | None) -> None:
-        """λ₀ from now on; None is the uniform prior. λ stays; parameters added later have the constructor's prior."""
+        """Set λ₀; None is the uniform prior. λ does not change; parameters added later use the constructor's prior."""
         if self._samples.inside is not None:
             raise InvalidUse("set_prior inside a sampled_params block; call it after the block")
         priors = {
@@ -265,29 +265,30 @@ class BayesBiNN(BernoulliOptimizer):
                 self.state[parameter]["prior"] = prior
 
     def consolidate(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Yesterday's posterior is tomorrow's prior: λ₀ ← λ."""
+        """Today's posterior becomes tomorrow's prior: λ₀ ← λ."""
         self.set_prior(self.posterior())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume bit for bit; the model then holds the mode. Another method's state is refused."""
-        if "param_groups" in state_dict:  # a state without the setting was trained without it, whatever we were given
+        """Resume bit for bit; the model then holds the mode. Rejects the state of another method."""
+        if "param_groups" in state_dict:  # a state without this setting was trained without it, whatever ours is
             groups = [{"certainty": None, **group} for group in state_dict["param_groups"]]
             state_dict = {**state_dict, "param_groups": groups}
         super().load_state_dict(state_dict)
 
 
-# From the warning to the line that calls BayesBiNN: here, and the constructors of torch, contract, bernoulli, our own.
+# Frames from the warning to the line that calls BayesBiNN: this one, torch's, contract's, bernoulli's and our
+# constructor, and the caller.
 _OUTSIDE = 6
 
 
 def _completed(defaults: Group, given: Group) -> Group:
-    """What a group's settings are where its own and the optimizer's leave them open, or contradict each other."""
+    """The settings that a group and the optimizer leave open, or on which they contradict each other."""
     _refuse_both(given)
     settings = {**defaults, **given}
     completed: Group = {}
     if given.get("certainty") is not None:
         completed["memory"] = None
-        if defaults["certainty"] is None:  # the optimizer's are for the other rule
+        if defaults["certainty"] is None:  # the optimizer's values are for the other rule
             settings |= {key: given.get(key) for key in ("lr", "temperature")}
     elif given.get("memory") is not None:
         completed["certainty"] = None
@@ -297,8 +298,8 @@ def _completed(defaults: Group, given: Group) -> Group:
     for key in ("lr", "temperature"):
         if settings[key] is None and not certain:
             raise InvalidInput(
-                f"BayesBiNN needs {key!r}: for one network lr=1e-3 and temperature=1e-10, "
-                f"or for a posterior certainty={_SUGGESTED_CERTAINTY} alone"
+                f"BayesBiNN needs {key!r}: pass lr=1e-3 and temperature=1e-10 for one network, "
+                f"or only certainty={_SUGGESTED_CERTAINTY} for a posterior"
             )
     if settings["temperature"] is None:
         settings["temperature"] = _SPREAD_TEMPERATURE
@@ -309,12 +310,12 @@ def _completed(defaults: Group, given: Group) -> Group:
 
 
 def _cannot_leave_its_start(group: Group) -> bool:
-    """Whether λ = ±10 is where most weights will stay.
+    """Whether most weights will stay at λ = ±10.
 
-    There s is 1/τ, one step moves λ by (αN/τ)·g, and below |λ| = 9 s almost vanishes unless τ is about 1 (there
-    1 − w² stays comparable to v(λ)). So either a few steps must carry a weight across (αN/τ of thousands, as in the
-    paper: 6,000 and more), or the prior must pull it to |λ| ≈ 1 first, which takes 2.3/α steps. On wine (N = 120) all
-    of τ = 1e-3 to 0.5 stayed at chance with α = 1e-3; with α = 1e-2 they learned late, and the mode was poor.
+    There s is 1/τ, one step moves λ by (αN/τ)·g, and below |λ| = 9 s almost vanishes unless τ is about 1 (where
+    1 − w² stays comparable to v(λ)). So either a few steps must carry a weight across (αN/τ in the thousands; in the
+    paper, 6,000 and more), or the prior must pull it to |λ| ≈ 1 first, which takes 2.3/α steps. On wine (N = 120),
+    every τ from 1e-3 to 0.5 stayed at chance with α = 1e-3; with α = 1e-2 they learned late, and the mode was poor.
     """
     bounded = group["memory"] is not None or group["certainty"] is not None
     reach = group["lr"] * group["train_set_size"] / group["temperature"]

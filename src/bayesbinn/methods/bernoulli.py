@@ -18,10 +18,10 @@ class BernoulliOptimizer(BinaryOptimizer):
     """
 
     keeps_slopes_from: ClassVar[float] = 0.0
-    """The τ from which on a sample keeps its 1 − w²."""
+    """A sample stores its 1 − w² if τ is at least this."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        # Memory for the slopes of one sample after the other: new memory for each would cost more than its kernel.
+        # Memory that all samples reuse for their slopes: allocating it for each would cost more than the kernel.
         self._scratch: dict[Tensor, Tensor] = {}
         super().__init__(*arguments, **settings)
 

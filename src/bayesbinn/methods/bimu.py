@@ -1,4 +1,4 @@
-"""BiMU: Bernoulli distributions over binary weights that keep learning on a stream without end."""
+"""BiMU: Bernoulli distributions over binary weights that keep learning on an endless stream."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ class BiMU(BernoulliOptimizer):
         c = k·(1 − tanh²λ)
         λ ← λ − (η·a·g + λ·c/N) / (c + 2a·g·tanh λ + 2a·|g| + 1/η_max)
 
-    What is minimised is the negative ELBO of the examples seen, with a window: each new example
-    brings its loss, and the prior takes back one N-th of what is known. The KL divergence from
-    fair coins has the derivative λ·(1 − tanh²λ), so λ·c/N is that of KL/N, and the numerator is
+    The objective is the negative ELBO of the examples seen, with a window: each new example
+    adds its loss, and the prior removes 1/N of what is known. The KL divergence from fair
+    coins has the derivative λ·(1 − tanh²λ), so λ·c/N is that of KL/N, and the numerator is
     the gradient of both terms, weighted by η·a and k.
 
-    The denominator is a curvature, so the step is of second order. 1 − tanh²λ is the Fisher
-    information of λ. With it alone the step would be λ ← (1 − 1/N)·λ − (η·a/k)·∂ℓ/∂μ: the
+    The denominator is a curvature, so this is a second-order step. 1 − tanh²λ is the Fisher
+    information of λ. With this term only, the step would be λ ← (1 − 1/N)·λ − (η·a/k)·∂ℓ/∂μ: the
     natural gradient, and evidence that fades after N steps. But then a certain weight, whose
-    information is nearly 0, would make steps without bound. 1/η_max bounds them by
-    η·η_max·a·|g|, and also slows the fading, to c·η_max/(1 + c·η_max) of its speed. A loss that
-    is linear in μ has the second derivative −2g·tanh λ. The authors add it with the other sign,
-    and 2a·|g|, so that the sum is never negative: it is 2a·|g|·(1 + |μ|) for a step towards 0 and
-    2a·|g|·(1 − |μ|) for one away from it. What a weight is certain of it gives up slowly, and but
-    for the fading no step towards 0 is longer than η/2.
+    information is nearly 0, would make unbounded steps. 1/η_max bounds them by
+    η·η_max·a·|g|, and also slows the fading to c·η_max/(1 + c·η_max) of its speed. A loss that
+    is linear in μ has the second derivative −2g·tanh λ. The authors add it with the opposite sign,
+    and 2a·|g|, so that the sum is never negative: it is 2a·|g|·(1 + |μ|) for a step toward 0 and
+    2a·|g|·(1 − |μ|) for a step away from it. A certain weight thus changes its sign slowly, and
+    apart from the fading no step toward 0 is longer than η/2.
 
-    Nothing here knows where a task ends: `consolidate` does nothing.
+    The method does not need to know where a task ends: `consolidate` does nothing.
 
     Args:
-        params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
+        params: parameters, ``(name, parameter)`` pairs or groups with their own settings.
         lr: η. The defaults are the authors' values for one example per step.
         max_lr: η_max.
         gain: a, the weight of the loss.
@@ -57,7 +57,7 @@ class BiMU(BernoulliOptimizer):
         initial_strength: λ starts at ± this value, by a fair coin.
         mc_samples: S, the number of samples that ``step(closure)`` draws.
         independent_noise: with several data-parallel ranks, let each draw its own noise.
-        seed: of the noise.
+        seed: seed of the noise.
     """
 
     name = "bimu"

@@ -23,18 +23,18 @@ class Bop(BinaryOptimizer):
         m ← (1 − γ)·m + γ·g
         w ← −w where w·m > τ
 
-    The paper's text writes the same with m' = −m: flip where |m'| > τ and m' and w differ in
-    sign. Its text calls the threshold γ and the rate α; its table of settings, like Bop's
-    authors, calls them τ and γ. This threshold is no temperature.
+    The paper's text writes the same rule with m' = −m: flip where |m'| > τ and m' and w differ in
+    sign. It calls the threshold γ and the rate α; the paper's table of settings, like Bop's
+    authors, calls them τ and γ. This threshold is not a temperature.
 
-    The weights start at the signs of the model's present weights.
+    The weights start at the signs of the model's current weights.
 
     Args:
-        params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
-        lr: γ, the adaptivity rate; it is what a schedule decays.
+        params: parameters, ``(name, parameter)`` pairs or groups with their own settings.
+        lr: γ, the adaptivity rate; a schedule decays this.
         threshold: τ. It is compared with the mean gradient of a minibatch.
         mc_samples: gradients averaged by ``step(closure)``.
-        seed: unused by this method; all methods take it.
+        seed: not used by this method; all methods accept it.
     """
 
     name = "bop"
@@ -75,7 +75,7 @@ class Bop(BinaryOptimizer):
         return saved
 
     def _gradient_limit(self, members: Members, sample: Sample | None) -> float:
-        return ROOM / float(max(members.group["lr"], 1))  # at rates up to 1 the average is a mean
+        return ROOM / float(max(members.group["lr"], 1))  # for rates up to 1, the average is a mean
 
     def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
         group = members.group

@@ -1,4 +1,4 @@
-"""The contract that every method keeps, so that one training loop serves all of them.
+"""The contract of all methods, so that one training loop serves all of them.
 
 A method is a `torch.optim.Optimizer` over the binary parameters of a model.
 
@@ -6,187 +6,36 @@ A method is a `torch.optim.Optimizer` over the binary parameters of a model.
         loss(model(x), y).backward()
     optimizer.step()                              # ... and here it holds the mode: exactly -1 and +1
 
-A subclass says what its state is (`_start`), how the training weights follow from it (`_relax`),
-what the mode is (`_harden`) and how a gradient moves it (`_update`). Everything else is here:
-samples and their averaging, gradients, exceptions, saving and resuming, refused input.
+A subclass defines its state (`_start`), how the training weights follow from it (`_relax`),
+what the mode is (`_harden`) and how a gradient updates the state (`_update`); `hooks` has their
+defaults. Everything else is here: samples and their averaging, steps, saving and resuming.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bayesbinn import kernels, ranks
-from bayesbinn.errors import InvalidInput, InvalidUse
-from bayesbinn.methods import adoption, saving
+from bayesbinn import ranks
+from bayesbinn.errors import InvalidUse
 from bayesbinn.methods import gradients as checks
-from bayesbinn.methods.members import Counters, Group, Members, Sample, Samples, State
+from bayesbinn.methods import saving
+from bayesbinn.methods.hooks import MethodHooks
+from bayesbinn.methods.members import Group, Members, Sample, Samples, State
 from bayesbinn.posterior import BernoulliPosterior
 
 __all__ = ["BinaryOptimizer", "Group", "Members", "Sample", "State", "mean_gradients"]
 
 
-class BinaryOptimizer(torch.optim.Optimizer):
+class BinaryOptimizer(MethodHooks):
     """Base class of the methods. See the module's docstring for the contract."""
 
-    name: ClassVar[str]
-    """How the method is called on the command line and in files."""
-    binary: ClassVar[bool] = True
-    """Whether the model's weights are -1 and +1 outside `sampled_params`; without that there is no posterior."""
-    relaxes: ClassVar[bool] = True
-    """Whether the training weights differ from the mode, so that they have to be written and restored."""
-    consolidated: ClassVar[tuple[str, ...]] = ()
-    """Names of the state that `consolidate` adds: of the parameter's shape, and in a saved state or not."""
-
-    # torch.amp.GradScaler hands its scale and its verdict over to `step` instead of skipping it.
+    # torch.amp.GradScaler passes its scale and `found_inf` to `step` instead of skipping it.
     _step_supports_amp_scaling = True
-
-    def __init__(
-        self,
-        params: Any,
-        defaults: dict[str, Any],
-        *,
-        mc_samples: int = 1,
-        independent_noise: bool = False,
-        seed: int | None = None,
-    ) -> None:
-        if mc_samples < 1:
-            raise InvalidInput(f"mc_samples={mc_samples}: it must be 1 or more")
-        if seed is None:
-            seed = int(torch.randint(2**62, (1,)).item())
-        self._counters = Counters(ranks.from_rank_zero(int(seed)))
-        self._mc_samples = mc_samples
-        self._independent_noise = independent_noise
-        self._names: dict[Tensor, str] = {}
-        self._samples = Samples()
-        self._gathered: dict[int, Members] = {}
-        super().__init__(adoption.listed(type(self).__name__, params), defaults)
-
-    @property
-    def mc_samples(self) -> int:
-        """S: how many samples a step is meant to average over."""
-        return self._mc_samples
-
-    @property
-    def independent_noise(self) -> bool:
-        """Whether every data-parallel rank draws its own noise; `step` then averages over the ranks."""
-        return self._independent_noise
-
-    # ---- what a method defines -------------------------------------------------------------
-
-    def _check_settings(self, group: Group) -> None:
-        """Refuse settings that cannot work. Called for every group."""
-
-    def _start(self, parameter: Tensor, name: str, group: Group) -> State:
-        """The state of a new parameter; tensors in it are float32 and contiguous."""
-        raise NotImplementedError
-
-    def _relax(self, members: Members, draw: int) -> Sample:
-        """Write the training weights of sample number `draw` into the parameters, and say what `_update` must know."""
-        raise NotImplementedError  # but where the class says that it does not relax
-
-    def _harden(self, members: Members, sample: Sample | None = None) -> None:
-        """Write the mode into the parameters, which hold `sample` if there is one."""
-
-    def _draw_hard(self, members: Members, draw: int) -> None:
-        """Write a ±1 sample for evaluation into the parameters. A point mass has nothing to draw."""
-
-    def _accumulate(self, members: Members, totals: list[Tensor], sample: Sample) -> None:
-        """Add one sample's contribution to `totals`: the gradient itself, unless a method scales it."""
-        for total, parameter in zip(totals, members.parameters, strict=True):
-            total += _present(parameter.grad)
-
-    def _update(self, members: Members, gradients: list[Tensor], sample: Sample | None, samples: int) -> None:
-        """Move the state of members that share a step count, which counts this step already.
-
-        `sample` is the one behind the gradients; None: they are totals over `samples`.
-        """
-        raise NotImplementedError
-
-    def _gradient_limit(self, members: Members, sample: Sample | None) -> float:
-        """Gradients (or totals, where there is no one `sample`) up to here cannot make the state overflow.
-
-        It may be cautious: a step with a larger one is made, and taken back if it did overflow.
-        """
-        return checks.SQUARABLE
-
-    def _natural(self, parameter: Tensor, state: State, group: Group) -> Tensor:
-        """λ = ½·log(p/(1 − p)) of a parameter."""
-        raise NotImplementedError
-
-    def consolidate(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Between two tasks: make what was learned so far hard to forget. Methods without a memory do nothing.
-
-        `batches` are (inputs, targets) of the task just learned, iterated only by methods that need them.
-        """
-
-    # ---- construction ----------------------------------------------------------------------
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; refused by name if they cannot be trained."""
-        adoption.refuse_unknown_settings(type(self).__name__, param_group, self.defaults)
-        param_group = {**param_group, "params": list(param_group["params"])}
-        adoption.refuse_owned_twice(param_group["params"], self._names)
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        try:
-            self._check_settings(group)
-            self._adopt(group)
-        except Exception:
-            self.param_groups.pop()
-            self._gathered.clear()
-            for parameter in group["params"]:
-                self._names.pop(parameter, None)
-                self.state.pop(parameter, None)
-            raise
-
-    def _adopt(self, group: Group) -> None:
-        """Check, name and start the parameters of a new group, and leave the mode in them."""
-        self._names |= adoption.named(group, self._names)
-        if self.binary:
-            adoption.question_vectors(type(self).__name__, self._names, group["params"])
-        for parameter in group["params"]:
-            state = self._start(parameter, self._names[parameter], group)
-            for key in sorted(state):
-                if isinstance(state[key], Tensor):
-                    ranks.broadcast(state[key])
-            self.state[parameter] = {"step": 0, **state}
-        self._harden(self._members(group, list(group["params"])))
-
-    def _members(self, group: Group, parameters: list[Tensor]) -> Members:
-        """Gather names and states; a parameter that moved to another device takes its state along.
-
-        The members of a whole group are kept, because gathering them again costs a small network
-        more time than its kernels.
-        """
-        devices = [parameter.device for parameter in parameters]
-        whole = len(parameters) == len(group["params"])
-        known = self._gathered.get(id(group)) if whole else None
-        if known is not None and known.group is group and known.devices == devices:
-            return known
-        states = [self.state[parameter] for parameter in parameters]
-        for device, state in zip(devices, states, strict=True):
-            for key, value in state.items():
-                if isinstance(value, Tensor) and value.device != device:
-                    state[key] = value.to(device)
-        members = Members(group, parameters, [self._names[parameter] for parameter in parameters], states, devices)
-        if whole:
-            self._gathered[id(group)] = members
-        return members
-
-    def _active(self) -> Iterator[Members]:
-        """The members of every group that are trained; a frozen parameter holds its mode and is not sampled."""
-        for group in self.param_groups:
-            yield self._members(group, [p for p in group["params"] if p.requires_grad])
-
-    def _keys(self, members: Members, purpose: str) -> list[int]:
-        if self._independent_noise and purpose == "train":
-            purpose = f"train/{ranks.rank()}"
-        return [kernels.noise_key(self._counters.seed, purpose, name) for name in members.names]
 
     # ---- samples ---------------------------------------------------------------------------
 
@@ -198,10 +47,10 @@ class BinaryOptimizer(torch.optim.Optimizer):
         gradients. Several blocks before one `step()` are Monte-Carlo samples and are averaged;
         several ``backward()`` calls in one block add up.
 
-        ``train=False``: a hard ±1 sample, from a noise stream of its own: evaluating never
+        ``train=False``: a hard ±1 sample from a separate noise stream, so that evaluation never
         changes training.
 
-        The mode is back afterwards, also if the block raises.
+        The mode is restored afterwards, even if the block raises.
         """
         if self._samples.inside is not None:
             raise InvalidUse(f"sampled_params(train={train}) inside another sampled_params block; leave that one first")
@@ -223,7 +72,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
                     entered.append((members, None))
                     self._draw_hard(members, draw)
                 elif self.relaxes:
-                    entered.append((members, None))  # should it fail half-way
+                    entered.append((members, None))  # in case it fails halfway
                     samples.append(self._relax(members, draw))
                     entered[-1] = members, samples[-1]
                 else:
@@ -241,16 +90,16 @@ class BinaryOptimizer(torch.optim.Optimizer):
         finally:
             self._samples.inside = None
             if not entered and before != [members.versions() for members in active]:
-                # The weights were the mode, and somebody wrote into them.
+                # The weights were the mode, and the block wrote to them.
                 entered = [(members, None) for members in active]
             self._restore(entered)
-            # A graph that was recorded with the sample must not be used after it is gone. Writing the mode
-            # says so to autograd; without a write we have to.
+            # A graph recorded with the sample must not be used after the block. Writing the mode tells
+            # autograd so; without a write, we have to.
             if not entered:
                 torch.autograd.graph.increment_version([p for members in active for p in members.parameters])
 
     def _restore(self, entered: list[tuple[Members, Sample | None]]) -> None:
-        """Bring the mode back in every group, whatever happens in one of them."""
+        """Restore the mode in every group, even if one of them fails."""
         failure: BaseException | None = None
         for members, sample in entered:
             try:
@@ -261,10 +110,6 @@ class BinaryOptimizer(torch.optim.Optimizer):
         if failure is not None:
             self._samples.clear()
             raise failure
-
-    def _intercepted(self, draw: int) -> AbstractContextManager[Any]:
-        """A place for methods that change the operations, not the weights (LR-net)."""
-        return nullcontext()
 
     def _clear_gradients(self) -> None:
         for group in self.param_groups:
@@ -289,7 +134,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         self._samples.pending = None
         for members, sample in self._with_gradient(pending):
             for parameter, name in zip(members.parameters, members.names, strict=True):
-                checks.refuse_unusable(name, _present(parameter.grad))
+                checks.refuse_unusable(name, checks.present(parameter.grad))
                 if parameter not in self._samples.totals:
                     self._samples.totals[parameter] = torch.zeros(
                         parameter.shape, dtype=torch.float32, device=parameter.device
@@ -297,9 +142,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._accumulate(members, [self._samples.totals[p] for p in members.parameters], sample)
 
     def _with_gradient(self, pending: list[Sample]) -> Iterator[tuple[Members, Sample]]:
-        """The members with a gradient of the pending sample; a parameter adopted or unfrozen since has none of it.
+        """The members with a gradient of the pending sample; a parameter added or unfrozen since then has none.
 
-        A group that was added since has no sample.
+        A group added since then has no sample.
         """
         for group, sample in zip(self.param_groups, pending, strict=False):
             moved = [p for p in sample.parameters if p.grad is not None and p.requires_grad]
@@ -338,7 +183,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         return loss
 
     def _move(self) -> None:
-        """Update the state from the samples at hand. All gradients are checked before anything changes."""
+        """Update the state from the collected samples. All gradients are checked before anything changes."""
         pending, samples = self._samples.pending, self._samples.count
         if samples > 1 or self._reduces_itself():
             self._fold_pending()
@@ -357,9 +202,9 @@ class BinaryOptimizer(torch.optim.Optimizer):
         self._counters.steps = number
 
     def _harden_the_rest(self, batches: list[checks.Batch]) -> None:
-        """A step writes every weight that it trains, so that ``p.data.mul_(...)`` does not outlive it.
+        """A step writes every weight that it trains, so that ``p.data.mul_(...)`` does not survive it.
 
-        Those without a gradient are written here. A frozen parameter is left alone.
+        This writes those without a gradient. A frozen parameter is left unchanged.
         """
         if sum(len(batch.members.parameters) for batch in batches) == len(self._names):
             return
@@ -371,7 +216,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     def _sample_closure(self, closure: Callable[[], Any]) -> Any:
         if self._samples.count:
-            # Frameworks that always pass a closure pass one that does nothing and returns None.
+            # Frameworks that always pass a closure pass one that does nothing and returns None here.
             with torch.enable_grad(), self._clearing_samples():
                 if closure() is not None:
                     raise InvalidUse("step(closure) after sampled_params blocks: use one or the other")
@@ -386,7 +231,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def _clearing_samples(self) -> Iterator[None]:
-        """A failure leaves no half-drawn step behind."""
+        """Discard the samples if the block fails, so that no partial step remains."""
         try:
             yield
         except BaseException:
@@ -394,16 +239,16 @@ class BinaryOptimizer(torch.optim.Optimizer):
             raise
 
     def _ready(self, pending: list[Sample] | None) -> Iterator[checks.Batch]:
-        """What to update: parameters with a gradient, or with a total if samples were summed up."""
+        """What to update: parameters with a gradient, or with a total if samples were summed."""
         scale = getattr(self, "grad_scale", None)
         for whole, sample in self._with_total() if pending is None else self._with_gradient(pending):
             for members in whole.by_step():
                 gradients = [
-                    self._samples.totals[p] if sample is None else _present(p.grad) for p in members.parameters
+                    self._samples.totals[p] if sample is None else checks.present(p.grad) for p in members.parameters
                 ]
                 for name, gradient in zip(members.names, gradients, strict=True):
                     checks.refuse_unusable(name, gradient)
-                # What is finite in float64 may not be in float32, in which the state is kept.
+                # A value that is finite in float64 may not be in float32, the dtype of the state.
                 gradients = [g.float() if g.dtype is torch.float64 else g for g in gradients]
                 if scale is not None:
                     gradients = [g.to(torch.float32) / scale.to(g.device) for g in gradients]
@@ -420,12 +265,12 @@ class BinaryOptimizer(torch.optim.Optimizer):
             self._samples.clear()
             self._forget_scaler()
             raise InvalidUse(
-                "GradScaler sees the gradients of the last sampled_params block only; draw one sample per step "
+                "GradScaler only sees the gradients of the last sampled_params block; draw one sample per step "
                 "with it, or use bfloat16, which needs no scaler"
             )
 
     def _forget_scaler(self) -> None:
-        """GradScaler takes back what it lent to a step, but not after an error: the next step would divide by it."""
+        """Remove what GradScaler set. It does so itself, but not after an error; the next step would divide by it."""
         self.__dict__.pop("grad_scale", None)
         self.__dict__.pop("found_inf", None)
 
@@ -435,7 +280,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         return self._independent_noise and ranks.world() > 1
 
     def _average_over_ranks(self) -> None:
-        """With noise of its own on every rank, s⊙g is averaged, not g."""
+        """With independent noise on every rank, average s⊙g, not g."""
         if not self._reduces_itself():
             return
         for group in self.param_groups:
@@ -465,7 +310,7 @@ class BinaryOptimizer(torch.optim.Optimizer):
         return {**super().state_dict(), saving.KEY: saving.header(self.name, self._counters)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume bit for bit; the model then holds the mode. Another method's state is refused."""
+        """Resume bit for bit; the model then holds the mode. Rejects the state of another method."""
         if self._samples.inside is not None:
             raise InvalidUse("load_state_dict inside a sampled_params block; call it after the block")
         counters = saving.counters_of(state_dict, self.name, type(self).__name__)
@@ -473,10 +318,10 @@ class BinaryOptimizer(torch.optim.Optimizer):
         saved = saving.matched(state_dict, self.param_groups, self._names, shapes, self.consolidated)
         settings = dict(self.defaults)
         super().load_state_dict(state_dict)
-        self.defaults = settings  # without the flag that torch adds when it loads
+        self.defaults = settings  # without the flag that torch adds on loading
         for group in self.param_groups:
             for key, default in self.defaults.items():
-                group.setdefault(key, default)  # a setting that is younger than the saved state
+                group.setdefault(key, default)  # a setting added after the state was saved
         for parameter, state in saved.items():
             self.state[parameter] = saving.kept(state, parameter.device)
         self._counters = counters
@@ -491,11 +336,6 @@ class BinaryOptimizer(torch.optim.Optimizer):
         return {**super().__getstate__(), **own, "_samples": Samples(), "_gathered": {}}
 
 
-def _present(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None
-    return gradient
-
-
 def mean_gradients(gradients: list[Tensor], samples: int) -> list[Tensor]:
-    """Totals over several samples become means; the gradient of one sample is already one."""
+    """Turn totals over several samples into means; the gradient of one sample already is one."""
     return gradients if samples == 1 else [gradient / samples for gradient in gradients]

@@ -1,4 +1,4 @@
-"""EWC: full-precision Adam that holds on to what earlier tasks need."""
+"""EWC: full-precision Adam that keeps the weights that earlier tasks need."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from bayesbinn.methods.settings import require
 from bayesbinn.prediction.functional import evaluating, unwrapped
 from bayesbinn.prediction.predicting import class_logits
 
-# How many gradients of single examples are held at once, and how many numbers in them.
-_MOST_AT_ONCE = 256
+# How many per-example gradients are held at once, and how many numbers they may have in total.
+_MAX_AT_ONCE = 256
 _NUMBERS_AT_ONCE = 1 << 24
 
 
 @register
 class EWC(FloatAdam):
-    r"""Adam on real weights with elastic weight consolidation: the reference of continual learning.
+    r"""Adam on real weights with elastic weight consolidation: the reference for continual learning.
 
-    A quadratic term ties each weight to where the last task left it, by how much the tasks need it:
+    A quadratic term ties each weight to its value after the last task, as strongly as the tasks need it:
 
     .. code-block:: text
 
@@ -38,24 +38,24 @@ class EWC(FloatAdam):
         F_task = mean over examples x of (∂ log p(y|x)/∂θ)²,  y drawn from the network's p(·|x)
 
     This is the online form, with one term for all tasks. F_task is the diagonal of the Fisher
-    information. For that y has to be drawn from the network's own prediction. With the data's
-    labels the result vanishes where the network fits them, so that the tasks learned best would
-    be protected least. p is softmax of the outputs, or σ of a single one.
+    information, which requires drawing y from the network's own prediction. With the data's
+    labels, the result vanishes where the network fits them, so the tasks learned best would
+    be protected least. p is the softmax of the outputs, or σ of a single output.
 
-    With as many examples in the new task as in the old ones, Bayes' rule asks for strength 1. In
-    practice the diagonal understates what is needed, and values of 10 to 10,000 are used.
+    With as many examples in the new task as in the old ones, Bayes' rule gives strength 1. In
+    practice the diagonal underestimates what is needed, and values of 10 to 10,000 are used.
 
     Args:
-        params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
+        params: parameters, ``(name, parameter)`` pairs or groups with their own settings.
         lr: Adam's learning rate.
         betas: Adam's decay rates.
         eps: Adam's ε.
         weight_decay: coupled L2, as in `torch.optim.Adam`.
         strength: the weight of the quadratic term.
-        decay: what is kept of F when a task is added; below 1, old tasks fade.
-        fisher_samples: examples behind F_task, the first of the batches.
+        decay: the share of F that is kept when a task is added; below 1, old tasks fade.
+        fisher_samples: how many examples F_task is estimated from, the first in the batches.
         mc_samples: gradients averaged by ``step(closure)``.
-        seed: of the labels that `consolidate` draws.
+        seed: seed of the labels that `consolidate` draws.
     """
 
     name = "ewc"
@@ -105,7 +105,7 @@ class EWC(FloatAdam):
         super()._update(members, tied, sample, samples=1)
 
     def consolidate(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """F ← decay·F + F_task, θ* ← θ: the task just learned is remembered from now on."""
+        """F ← decay·F + F_task, θ* ← θ: protect the last task from now on."""
         if self._samples.inside is not None:
             raise InvalidUse("consolidate inside a sampled_params block; call it after the block")
         model = unwrapped(model)
@@ -116,7 +116,7 @@ class EWC(FloatAdam):
         for name, layer in model.named_modules():
             if isinstance(layer, _BatchNorm) and layer.running_mean is None:
                 raise InvalidInput(
-                    f"EWC needs gradients of single examples, but {name!r} normalises by its batch also in testing; "
+                    f"EWC needs per-example gradients, but {name!r} uses batch statistics even in eval mode; "
                     "give it track_running_stats=True"
                 )
         owned = {places[parameter]: parameter for parameter in self._names}
@@ -144,11 +144,11 @@ def penalty_gradient(weight: Tensor, importance: Tensor, anchor: Tensor, strengt
 
 
 def first_examples(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Tensor:
-    """The inputs of the first `count` examples; targets that are not classes are refused."""
+    """The inputs of the first `count` examples; rejects targets that are not classes."""
     taken: list[Tensor] = []
     for inputs, targets in batches:
         if targets.is_floating_point():
-            raise InvalidInput(f"EWC got targets of {targets.dtype}; its Fisher information is that of a classifier")
+            raise InvalidInput(f"EWC got targets of {targets.dtype}; only classifiers (integer targets) are supported")
         taken.append(inputs[:count])
         count -= len(inputs)
         if count <= 0:
@@ -170,7 +170,7 @@ def fisher_information(
         return log_p.gather(1, label.view(1, 1)).squeeze()
 
     per_example = vmap(grad(log_likelihood), in_dims=(None, 0, 0))
-    chunk = min(_MOST_AT_ONCE, max(1, _NUMBERS_AT_ONCE // sum(weight.numel() for weight in weights.values())))
+    chunk = min(_MAX_AT_ONCE, max(1, _NUMBERS_AT_ONCE // sum(weight.numel() for weight in weights.values())))
     u = kernels.uniform(key, draw, len(inputs), inputs.device)
     with evaluating(model):
         for x, chosen in zip(inputs.split(chunk), u.split(chunk), strict=True):

@@ -1,4 +1,4 @@
-"""Full-precision Adam, as the reference that binary weights are compared with."""
+"""Full-precision Adam, the baseline for binary weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class FloatAdam(BinaryOptimizer):
     """Adam on real weights: the full-precision reference. Its weights are not binary.
 
     Args:
-        params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
+        params: parameters, ``(name, parameter)`` pairs or groups with their own settings.
         lr: Adam's learning rate.
         betas: Adam's decay rates.
         eps: Adam's ε.
         weight_decay: coupled L2, as in `torch.optim.Adam`.
         mc_samples: gradients averaged by ``step(closure)``.
-        seed: unused by this method; all methods take it.
+        seed: not used by this method; all methods accept it.
     """
 
     name = "float"

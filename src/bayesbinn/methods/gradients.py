@@ -1,4 +1,4 @@
-"""What a gradient must be before it may move the state of a method: dense, finite, and small enough for float32."""
+"""Checks of a gradient before it updates the state of a method: dense, finite, and small enough for float32."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bayesbinn.methods.members import Members, Sample
 
 LARGEST = float(torch.finfo(torch.float32).max)
 ROOM = 1e30
-"""What one step may add to a state that adds up: a hundred million such steps stay below the largest float32."""
+"""The most that one step may add to an accumulating state: 100 million such steps stay below the largest float32."""
 SQUARABLE = 1e18
-"""Gradients up to here can be squared, as Adam's second moment does. A moment is a mean, so it stays below too."""
+"""Gradients up to this size can be squared, as in Adam's second moment, which is a mean and so stays in range."""
 _REMEDY = "nothing was changed. Lower the learning rate, clip gradients or check the inputs"
 
 
 class Batch(NamedTuple):
-    """What one call of a method's update learns from."""
+    """The input of one call of a method's update."""
 
     members: Members
     gradients: list[Tensor]
@@ -30,8 +30,14 @@ class Batch(NamedTuple):
     """The sample behind the gradients; None: they are totals over several samples."""
 
 
+def present(gradient: Tensor | None) -> Tensor:
+    """A gradient that is known to exist."""
+    assert gradient is not None
+    return gradient
+
+
 def refuse_unusable(name: str, gradient: Tensor) -> None:
-    """Refuse a gradient that is not an ordinary dense tensor."""
+    """Reject a gradient that is not an ordinary dense tensor."""
     if type(gradient).__name__ == "MaskedTensor":
         raise InvalidInput(f"the gradient of {name!r} is a MaskedTensor; fill its gaps, for example with to_tensor(0)")
     if gradient.layout is not torch.strided:
@@ -39,9 +45,9 @@ def refuse_unusable(name: str, gradient: Tensor) -> None:
 
 
 def refuse_nonfinite(batches: Sequence[Batch], limits: Sequence[float], step: int) -> bool:
-    """Refuse NaN and infinity; say whether a gradient is beyond its method's limit.
+    """Reject NaN and infinity; return whether a gradient exceeds its method's limit.
 
-    One sweep finds either, so that the limits cost nothing.
+    One pass finds both, so the limits cost nothing.
     """
     is_beyond = False
     for batch, limit in zip(batches, limits, strict=True):
@@ -58,7 +64,7 @@ def refuse_nonfinite(batches: Sequence[Batch], limits: Sequence[float], step: in
 
 @contextmanager
 def taken_back_on_overflow(batches: Sequence[Batch], step: int) -> Iterator[None]:
-    """Let the block move the states; where a number in them is no longer finite, undo the block and raise."""
+    """Let the block update the states; if a number in them is no longer finite, undo the block and raise."""
     kept = [[_copy_of(state) for state in batch.members.states] for batch in batches]
     weights = [[parameter.detach().clone() for parameter in batch.members.parameters] for batch in batches]
     yield
@@ -73,8 +79,8 @@ def taken_back_on_overflow(batches: Sequence[Batch], step: int) -> Iterator[None
             parameter.detach().copy_(value)
     name, gradient = overflowed
     raise NonFiniteGradient(
-        f"the gradient of {name!r} has values up to {gradient.abs().max().item():.1e} at step {step}, with which the "
-        f"optimizer's state overflows; {_REMEDY}"
+        f"the gradient of {name!r} has values up to {gradient.abs().max().item():.1e} at step {step}, which make the "
+        f"optimizer's state overflow; {_REMEDY}"
     )
 
 
@@ -83,7 +89,7 @@ def _copy_of(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _overflows(batches: Sequence[Batch]) -> Iterator[tuple[str, Tensor]]:
-    """Names and gradients of the parameters whose state, or which themselves, are not finite."""
+    """Names and gradients of the parameters that are not finite, or whose state is not."""
     for members, gradients, _ in batches:
         for parameter, name, state, gradient in zip(
             members.parameters, members.names, members.states, gradients, strict=True

@@ -17,7 +17,7 @@ from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, Sample, 
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require, require_adam
 
-# Functions that are linear in their second argument, the weight: the output's mean is that of the
+# Functions that are linear in their second argument, the weight: the output's mean is the function of the
 # mean weight, and its variance the same function of the squared input and the weight's variance.
 _LINEAR_IN_WEIGHT: tuple[Callable[..., Tensor], ...] = (
     F.linear,
@@ -29,7 +29,7 @@ _LINEAR_IN_WEIGHT: tuple[Callable[..., Tensor], ...] = (
     F.conv_transpose3d,
 )
 
-# What may be asked of an owned weight without training through it; so may anything under no_grad.
+# Allowed on an owned weight because nothing is trained through it; under no_grad, everything is allowed.
 _HARMLESS = frozenset(
     {
         *("shape", "dtype", "device", "layout", "ndim", "grad", "requires_grad", "is_leaf", "grad_fn", "_version"),
@@ -43,32 +43,32 @@ _HARMLESS = frozenset(
 
 @register
 class LRNet(BinaryOptimizer):
-    """Learns the probabilities of binary weights by local reparameterisation.
+    """Learns the probabilities of binary weights by local reparameterization.
 
     .. code-block:: text
 
         p = σ(θ),  E[w] = 2p − 1 = tanh(θ/2),  Var[w] = 1 − E[w]²
         z = M + √(V + 1e-3)·n,  n ~ N(0, 1)     for every output element of a layer with input h:
                                                 M = h·E[w],  V = h²·Var[w]
-        θ ← θ − Adam(∂ℓ/∂θ + ρ·∂Σp(1−p)/∂θ)     the regulariser pushes p towards 0 or 1
+        θ ← θ − Adam(∂ℓ/∂θ + ρ·∂Σp(1−p)/∂θ)     the regularizer pushes p toward 0 or 1
 
     Inside ``sampled_params(train=True)`` the parameters hold E[w], and linear and convolution
     functions that use them are replaced by the formula above; the user's module stays untouched.
-    A weight of this optimizer that reaches any other operation is an error. Not for use with
-    ``torch.utils.checkpoint``, whose second forward pass would draw other noise.
+    A weight of this optimizer that reaches any other operation is an error. Do not use it with
+    ``torch.utils.checkpoint``: the second forward pass would draw different noise.
 
     Args:
-        params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
+        params: parameters, ``(name, parameter)`` pairs or groups with their own settings.
         lr: Adam's learning rate.
         betas: Adam's decay rates.
         eps: Adam's ε.
         regularization: ρ.
         variance_floor: what is added to V.
-        init: ``"weights"``: p = ½(1 + w) with the present weights divided by their standard
-            deviation and clipped, p between 0.05 and 0.95 (a float network's knowledge carries
-            over); ``"uniform"``: p = ½.
+        init: ``"weights"``: p = ½(1 + w) with the current weights divided by their standard
+            deviation and clipped, p between 0.05 and 0.95 (so that a pretrained float network
+            can be used); ``"uniform"``: p = ½.
         mc_samples: samples that ``step(closure)`` draws.
-        seed: of the noise.
+        seed: seed of the noise.
     """
 
     name = "lrnet"
@@ -191,7 +191,7 @@ class LocalReparameterization(TorchFunctionMode):
         variance: Tensor = func(x * x, 1 - weight * weight, None, *rest, **extra)
         call = self._calls[id(weight)]
         self._calls[id(weight)] += 1
-        # Each rank has other examples, so it needs other noise.
+        # Each rank has different examples, so it needs different noise.
         purpose = f"activation/{call}/{ranks.rank()}" if ranks.rank() else f"activation/{call}"
         key = kernels.noise_key(self._seed, purpose, name)
         noise = kernels.normal(key, self._draw, mean.numel(), mean.device).view(mean.shape).to(mean.dtype)
@@ -208,6 +208,6 @@ class LocalReparameterization(TorchFunctionMode):
             for item in value if isinstance(value, (list, tuple)) else (value,):
                 if id(item) in self._owned:
                     raise InvalidUse(
-                        f"{self._owned[id(item)][0]!r} reaches {operation!r} during training; LR-net trains weights "
-                        "of linear and convolution functions only. Exempt it, or use another method"
+                        f"{self._owned[id(item)][0]!r} reaches {operation!r} during training; LR-net only trains "
+                        "weights of linear and convolution functions. Exempt it, or use another method"
                     )

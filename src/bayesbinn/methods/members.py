@@ -1,4 +1,4 @@
-"""What the contract hands to a method: the parameters of one call with their states, the sample, and the counters."""
+"""What the contract passes to a method: the parameters of one call with their states, the sample, and the counters."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Members:
     states: list[State]
     devices: list[torch.device]
     mode_at: list[int] | None = None
-    """Versions of the parameters when the mode was last written into them: while they last, it is still there."""
+    """`versions()` when the mode was last written: while they stay the same, the parameters hold the mode."""
 
     def state(self, key: str) -> list[Any]:
         return [state.get(key) for state in self.states]
 
     def versions(self) -> list[int]:
-        """Where the parameters lie and autograd's version counters: they tell whether anybody has written since.
+        """The parameters' addresses and autograd's version counters, which show whether anything was written since.
 
-        Anybody but who writes in place through ``.data``, which hides it; the next step writes every weight it trains.
+        In-place writes through ``.data`` do not show; the next step writes every weight that it trains.
         """
         return [x for parameter in self.parameters for x in (parameter.data_ptr(), parameter._version)]
 
@@ -41,7 +41,7 @@ class Members:
         return steps
 
     def by_step(self) -> list[Members]:
-        """Split into parts that share a step count: a parameter without gradient misses a step."""
+        """Split into parts that share a step count: a parameter without a gradient misses a step."""
         parts: dict[int, list[int]] = {}
         for index, state in enumerate(self.states):
             parts.setdefault(state["step"], []).append(index)
@@ -63,15 +63,15 @@ class Sample(NamedTuple):
     """One training sample of a group, from `_relax`, which writes it, to `_update`, which learns from its gradient."""
 
     parameters: list[Tensor]
-    """Those that hold it; no other gradient belongs to it."""
+    """The parameters that hold it; only their gradients belong to it."""
     draw: int
-    """Which numbers of the noise stream it was made of."""
+    """Its number in the noise stream."""
     temperature: float = 0.0
-    """τ, the sample's own: the group's may be changed before the step."""
+    """The sample's τ: the group's may change before the step."""
     slopes: list[Tensor] | None = None
-    """1 − w² of each parameter, where a method keeps them. The next sample overwrites them."""
+    """1 − w² of each parameter, if the method stores them. The next sample overwrites them."""
     versions: list[int] | None = None
-    """`Members.versions` once it was written: while they last, the parameters hold it."""
+    """`Members.versions` after it was written: while they stay the same, the parameters hold it."""
 
     def slopes_of(self, members: Members) -> list[Tensor]:
         """The slopes of some of its parameters."""
@@ -84,7 +84,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Counters:
-    """Where the noise streams are, and how many steps were made."""
+    """The positions of the noise streams, and the number of steps made."""
 
     seed: int
     steps: int = 0
@@ -96,15 +96,15 @@ class Counters:
 class Samples:
     """The samples drawn since the last step.
 
-    One object that is only ever changed in place, so that a wrapper around the optimizer which
-    borrows its attributes (Lightning's does) sees the same samples.
+    One object that is only changed in place, so that a wrapper that copies the optimizer's
+    attributes (as Lightning's does) sees the same samples.
     """
 
     inside: str | None = None
-    """Which kind of block the program is in: "train", "evaluation" or none."""
+    """The kind of block the program is in: "train", "evaluation" or None."""
     count: int = 0
     pending: list[Sample] | None = None
-    """The sample whose gradients are in ``p.grad``: one for each group that there was."""
+    """The sample whose gradients are in ``p.grad``: one entry per group at the time."""
     totals: dict[Tensor, Tensor] = field(default_factory=dict)
     """Contributions of earlier samples, by parameter."""
 

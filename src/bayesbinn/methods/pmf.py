@@ -28,17 +28,17 @@ class PMF(BinaryOptimizer):
         β ← min(ρ·β, β_max)                  every `beta_interval` steps, the first included
 
     Args:
-        params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
+        params: parameters, ``(name, parameter)`` pairs or groups with their own settings.
         lr: Adam's learning rate.
         betas: Adam's decay rates.
         eps: Adam's ε.
         weight_decay: coupled L2 on the logits.
         beta_growth: ρ (the paper: 1.2 for MNIST, 1.05 for CIFAR).
         beta_interval: steps between two increases of β.
-        beta_max: where β stops.
-        init: ``"random"`` (Xavier-uniform logits) or ``"weights"`` (ũ₊ − ũ₋ is the present weight).
+        beta_max: the largest β.
+        init: ``"random"`` (Xavier-uniform logits) or ``"weights"`` (ũ₊ − ũ₋ is the current weight).
         mc_samples: gradients averaged by ``step(closure)``.
-        seed: of the initial logits and of the samples for evaluation.
+        seed: seed of the initial logits and of the samples for evaluation.
     """
 
     name = "pmf"

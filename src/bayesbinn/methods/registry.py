@@ -1,4 +1,4 @@
-"""The methods by name. Registering a class makes it available everywhere, and tests it."""
+"""The methods by name. Registering a class makes it available everywhere, including the conformance tests."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Method:
     optimizer: type[BinaryOptimizer]
     description: str
     defaults: dict[str, Any]
-    """Settings and their default values; required ones are missing."""
+    """Settings and their default values, without the required ones."""
     settings: tuple[str, ...]
-    """All settings, required ones included."""
+    """All settings, including the required ones."""
 
     def create(self, params: Any, *, train_set_size: int, seed: int | None = None, **settings: Any) -> BinaryOptimizer:
-        """Build the optimizer. `train_set_size` reaches the methods that need it."""
+        """Build the optimizer. `train_set_size` is passed to the methods that need it."""
         for key in settings:
             if key not in self.settings:
                 raise InvalidInput(f"method {self.name!r} has no setting {key!r}.{nearest(key, self.settings)}")
@@ -39,7 +39,7 @@ METHODS: dict[str, Method] = {}
 
 
 def register(optimizer: Optimizer) -> Optimizer:
-    """Class decorator: enter an optimizer into `METHODS` under its `name`."""
+    """Class decorator: add an optimizer to `METHODS` under its `name`."""
     parameters = list(inspect.signature(optimizer.__init__).parameters.values())[2:]  # without self and params
     METHODS[optimizer.name] = Method(
         name=optimizer.name,
@@ -52,7 +52,7 @@ def register(optimizer: Optimizer) -> Optimizer:
 
 
 def get_method(name: str) -> Method:
-    """Look a method up; an unknown name is refused with the nearest known one."""
+    """Look up a method; the error for an unknown name suggests the nearest known one."""
     if name not in METHODS:
         raise InvalidInput(f"there is no method {name!r}.{nearest(name, METHODS)} Known: {', '.join(METHODS)}")
     return METHODS[name]

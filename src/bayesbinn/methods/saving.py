@@ -1,4 +1,4 @@
-"""The saved state of a method: whose it is, whether it fits, and its tensors as kernels need them."""
+"""The saved state of a method: which method it belongs to, whether it fits, and its tensors as kernels need them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bayesbinn.errors import InvalidInput
 from bayesbinn.methods.members import Counters, Group, State
 
 KEY = "bayesbinn"
-"""Where a saved state holds its method and counters, next to what torch saves."""
+"""The key of the method and counters in a saved state, next to what torch saves."""
 
 Shapes = dict[str, torch.Size]
 
@@ -25,7 +25,7 @@ def header(method: str, counters: Counters) -> dict[str, Any]:
 
 
 def counters_of(state_dict: Mapping[str, Any], method: str, label: str) -> Counters:
-    """The saved counters; the state of another method is refused."""
+    """The saved counters; rejects the state of another method."""
     saved = state_dict.get(KEY)
     if not isinstance(saved, dict) or saved.get("method") != method:
         kind = f"method {saved['method']!r}" if isinstance(saved, dict) and "method" in saved else "another optimizer"
@@ -34,7 +34,7 @@ def counters_of(state_dict: Mapping[str, Any], method: str, label: str) -> Count
 
 
 def shapes_of(state: State) -> Shapes:
-    """The shapes of a state's tensors, which a saved one must share."""
+    """The shapes of a state's tensors, which a saved state must match."""
     return {key: value.shape for key, value in state.items() if isinstance(value, Tensor)}
 
 
@@ -45,21 +45,21 @@ def matched(
     shapes: Mapping[Tensor, Shapes],
     consolidated: Sequence[str],
 ) -> dict[Tensor, State]:
-    """The saved state by parameter, after its names and shapes were compared with ours.
+    """The saved state by parameter, after comparing its names and shapes with ours.
 
     State that `consolidate` adds may be missing on either side.
     """
     saved_groups = state_dict["param_groups"]
     sizes, saved_sizes = ([len(group["params"]) for group in side] for side in (groups, saved_groups))
     if sizes != saved_sizes:
-        raise InvalidInput(f"the state has groups of {saved_sizes} parameters, this optimizer {sizes}")
+        raise InvalidInput(f"the state has groups of {saved_sizes} parameters, this optimizer has {sizes}")
     found: dict[Tensor, State] = {}
     for group, saved in zip(groups, saved_groups, strict=True):
         saved_names = saved.get("param_names") or [names[p] for p in group["params"]]
         for parameter, index, name in zip(group["params"], saved["params"], saved_names, strict=True):
             own, state = names[parameter], state_dict["state"][index]
             if canonical_name(name) != own and "param_names" in group:
-                raise InvalidInput(f"the state is of a parameter {name!r} where this optimizer has {own!r}")
+                raise InvalidInput(f"the state is for parameter {name!r} where this optimizer has {own!r}")
             required = {key: shape for key, shape in shapes[parameter].items() if key not in consolidated}
             optional = {key: parameter.shape for key in consolidated if key in state}
             _refuse_other_shapes(own, state, required | optional)
@@ -75,9 +75,9 @@ def _refuse_other_shapes(name: str, state: State, expected: Shapes) -> None:
 
 
 def kept(state: State, device: torch.device) -> State:
-    """A saved state as kernels need it: tensors of float32 (or bool), contiguous, our own.
+    """A saved state as kernels need it: copied to contiguous float32 (or bool) tensors.
 
-    torch casts a state to the parameter's dtype; λ stays float32 under bfloat16 weights.
+    torch casts a state to the parameter's dtype; λ stays float32 even if the weights are bfloat16.
     """
     return {key: _kept(value, device) if isinstance(value, Tensor) else value for key, value in state.items()}
 

@@ -11,7 +11,7 @@ from bayesbinn.errors import InvalidInput
 def require(
     group: dict[str, Any], key: str, *, above: float | None = None, least: float = -math.inf, below: float = math.inf
 ) -> None:
-    """Refuse ``group[key]`` outside the stated range.
+    """Reject ``group[key]`` outside the given range.
 
     >>> require({"lr": -1.0}, "lr", least=0)
     Traceback (most recent call last):
@@ -34,7 +34,7 @@ def require(
 
 
 def require_adam(group: dict[str, Any]) -> None:
-    """The settings that all Adam-based methods share."""
+    """Check the settings that all Adam-based methods share."""
     require(group, "lr", least=0)
     require(group, "eps", least=0)
     betas = group["betas"]

@@ -19,20 +19,20 @@ class STEAdam(BinaryOptimizer):
 
     .. code-block:: text
 
-        w_b = sign(w_r)                      what the model holds, in training too
+        w_b = sign(w_r)                      what the model holds, also in training
         g   = ∂ℓ/∂w at w_b                   passed straight through to w_r
         w_r ← clip(w_r − Adam(g), −c, c)     c = 1
 
-    The latent weights start at the model's present weights, clipped.
+    The latent weights start at the model's current weights, clipped.
 
     Args:
-        params: parameters, ``(name, parameter)`` pairs or groups with settings of their own.
+        params: parameters, ``(name, parameter)`` pairs or groups with their own settings.
         lr: Adam's learning rate (the paper: 1e-2 with a cosine schedule).
         betas: Adam's decay rates.
         eps: Adam's ε.
         clip: c, the bound of the latent weights.
         mc_samples: gradients averaged by ``step(closure)``.
-        seed: unused by this method; all methods take it.
+        seed: not used by this method; all methods accept it.
     """
 
     name = "ste"

@@ -1,7 +1,7 @@
-"""The bit convention of binary weights, stated here and nowhere else.
+"""The bit convention of binary weights, defined only here.
 
 A row of K weights becomes ⌈K/8⌉ bytes. Weight k is bit k mod 8 of byte k div 8, counted from the
-least significant bit; 1 stands for +1 and 0 for -1. The bits left over in the last byte are 0.
+least significant bit; 1 means +1 and 0 means -1. The unused bits of the last byte are 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 def row_bytes(weights: int) -> int:
-    """Bytes of a row of so many weights.
+    """Bytes of a row with this many weights.
 
     >>> row_bytes(27)
     4

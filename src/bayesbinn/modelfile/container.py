@@ -1,8 +1,8 @@
 """The model file: a safetensors file whose metadata holds the layer graph and a checksum. See docs/format.md.
 
-Needs NumPy and safetensors, never torch. A file is treated as hostile: every number that it claims
-is checked against the file's size before anything is allocated for it. It is read once, into memory,
-so that what was checked is what is used, whatever happens to the file.
+Needs NumPy and safetensors, never torch. Files are treated as hostile: every size they claim is checked against the
+size of the file before anything is allocated. A file is read into memory once, so that the bytes that were checked
+are the bytes that are used, even if the file changes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from bayesbinn.modelfile.strict_json import compact_json, strict_json
 
 KIND = "bayesbinn model"
 VERSION = 2
-"""The highest that is read. A file is written as version 1 if it holds nothing that version 1 has not."""
-MOST_HEADER = 1 << 23
-"""Bytes. The network of 65,536 layers would need about as much."""
+"""The highest version that is read. A file is written as version 1 if it has nothing that version 1 lacks."""
+MAX_HEADER = 1 << 23
+"""Bytes. A network of 65,536 layers would need about this much."""
 
 _TYPES: dict[str, np.dtype[Any]] = {"U8": np.dtype(np.uint8), "F16": np.dtype(np.float16), "F32": np.dtype(np.float32)}
 _ROLES = ("weight", "scale", "shift")
@@ -60,11 +60,11 @@ class ModelFile:
     graph: Graph
     tensors: dict[str, NDArray[Any]]
     size: int = field(default=0, compare=False)
-    """Bytes of the file that it was read from."""
+    """Size in bytes of the file it was read from."""
     checksum: str = field(default="", compare=False)
-    """The SHA-256 that this file states of itself, and that fits."""
+    """The SHA-256 stored in the file, verified."""
     residual: float | None = None
-    """Of a regression: the standard deviation of what its networks leave unexplained, in the unit of the outputs."""
+    """For a regression: the standard deviation of what its networks leave unexplained, in the unit of the outputs."""
     encoding: TableEncoding | None = None
     """How the rows of a table become the network's inputs."""
     labels: tuple[Label, ...] | None = None
@@ -82,12 +82,12 @@ class ModelFile:
 
 
 def write(path: str | Path, model: ModelFile) -> None:
-    """Write a model file, atomically: a reader sees the old file or the whole new one."""
+    """Write a model file atomically: a reader sees either the old file or the complete new one."""
     write_whole(path, to_bytes(model))
 
 
 def to_bytes(model: ModelFile) -> bytearray:
-    """The content of a model file. What a reader would refuse is refused here."""
+    """The content of a model file. Rejects whatever a reader would reject."""
     tensors = {name: np.ascontiguousarray(array) for name, array in model.tensors.items()}
     check_model(replace(model, tensors=tensors))
     metadata = {
@@ -105,14 +105,14 @@ def to_bytes(model: ModelFile) -> bytearray:
         for name, section in model.sections.items()
         for key, array in section.tensors.items()
     }
-    # safetensors writes metadata in an order that changes from run to run; here one model gives one file, always.
+    # safetensors writes metadata in an order that changes from run to run; here the same model gives the same bytes.
     plain = save(tensors)
     length = int.from_bytes(plain[:8], "little")
     header = {"__metadata__": metadata, **json.loads(plain[8 : 8 + length])}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # so that the tensors are aligned
-    if len(text) > MOST_HEADER:
-        raise InvalidFile(f"the graph needs a header of {len(text)} bytes, {MOST_HEADER} are allowed; use fewer layers")
+    if len(text) > MAX_HEADER:
+        raise InvalidFile(f"the graph needs a header of {len(text)} bytes, {MAX_HEADER} are allowed; use fewer layers")
     content = bytearray(len(text).to_bytes(8, "little") + text + plain[8 + length :])
     start = _place_of_digits(text, _NO_DIGITS)
     content[start : start + 64] = hashlib.sha256(content).hexdigest().encode()
@@ -151,9 +151,9 @@ def _document(graph: Graph) -> dict[str, Any]:
 
 
 def read(path: str | Path, max_bytes: int | None = None) -> ModelFile:
-    """Read and check a model file. Whatever is wrong with it is an `InvalidFile` of one line.
+    """Read and check a model file. Any fault raises `InvalidFile` with a one-line message.
 
-    A file of more than `max_bytes` is a `TooMuchMemory`.
+    A file of more than `max_bytes` raises `TooMuchMemory`.
     """
     path = Path(path)
     try:
@@ -173,7 +173,7 @@ def read(path: str | Path, max_bytes: int | None = None) -> ModelFile:
 
 
 def checksum(path: str | Path) -> str:
-    """The SHA-256 that a model file states of itself; the file is read and checked."""
+    """The SHA-256 stored in a model file, after reading and checking the file."""
     return read(path).checksum
 
 
@@ -181,19 +181,20 @@ def _read(file: io.BufferedReader, max_bytes: int | None) -> ModelFile:
     status = os.fstat(file.fileno())
     _require(stat.S_ISREG(status.st_mode), "it is not a file")
     size = status.st_size
-    _require(size >= 8, "it is cut off: a model file starts with 8 bytes of length")
+    _require(size >= 8, "it is cut off: a model file starts with an 8-byte length")
     start = _exactly(file, 8)
     length = int.from_bytes(start, "little")
-    _require(length <= MOST_HEADER, f"a header of {length} bytes, {MOST_HEADER} are allowed; it is no model file")
-    _require(length <= size - 8, f"it is cut off: {size} bytes, the header alone needs {length + 8}")
+    _require(length <= MAX_HEADER, f"its header has {length} bytes, {MAX_HEADER} are allowed; it is not a model file")
+    _require(length <= size - 8, f"it is cut off: it has {size} bytes, and just the header needs {length + 8}")
     text = bytes(_exactly(file, length))
     header = strict_json(text, "the header")
     metadata = header.pop("__metadata__", None)
-    _require(isinstance(metadata, dict) and metadata.get("format") == KIND, f"it is no {KIND}; write one with bb.pack")
+    right = isinstance(metadata, dict) and metadata.get("format") == KIND
+    _require(right, f"it is not a {KIND}; write one with bb.pack")
     _check_version(metadata.get("version"))
     _check_sizes(header, size - 8 - length)
     if max_bytes is not None and size > max_bytes:
-        raise TooMuchMemory(f"a file of {size:,} bytes where max_memory allows {max_bytes:,}; raise it (--max-memory)")
+        raise TooMuchMemory(f"the file has {size:,} bytes, max_memory allows {max_bytes:,}; raise it (--max-memory)")
     data = _exactly(file, size - 8 - length)
     digits = metadata.get("checksum")
     _check_digits(start, text, data, digits)
@@ -218,19 +219,19 @@ def _read(file: io.BufferedReader, max_bytes: int | None) -> ModelFile:
 
 def _strict_number(text: str) -> float:
     found = re.fullmatch(r"\d{1,18}(\.\d{1,18})?(e[+-]?\d{1,3})?", text, re.ASCII)
-    _require(found is not None, f"its residual {text[:40]!r} is no decimal number")
+    _require(found is not None, f"its residual {text[:40]!r} is not a decimal number")
     return float(text)
 
 
 def _check_residual(residual: float, task: str) -> None:
     _require(task == "regression", "only a regression has a residual")
-    _require(0 <= residual < float("inf"), f"its residual {residual} must be a finite number from 0")
+    _require(0 <= residual < float("inf"), f"its residual {residual} must be a finite number, at least 0")
 
 
 def _exactly(file: io.BufferedReader, count: int) -> bytearray:
-    """`count` bytes; a file that another program is cutting short may have fewer than it had a moment ago."""
+    """`count` bytes; there may be fewer if another program truncates the file at the same time."""
     content = bytearray(count)
-    _require(file.readinto(content) == count, "it is cut off: it became shorter while it was read")
+    _require(file.readinto(content) == count, "it is cut off: it got shorter during reading")
     return content
 
 
@@ -242,13 +243,13 @@ def _tensor(data: bytearray, entry: Mapping[str, Any]) -> NDArray[Any]:
 
 def _check_version(version: Any) -> None:
     known = isinstance(version, str) and re.fullmatch(r"[1-9]\d{0,8}", version, re.ASCII) is not None
-    _require(known, f"version {version!r}: a whole number from 1 is needed")
+    _require(known, f"version {version!r}: it must be a whole number, at least 1")
     if int(version) > VERSION:
-        raise InvalidFile(f"it has version {version} of the format and this reads {VERSION}; update bayesbinn")
+        raise InvalidFile(f"its format version is {version}, this installation reads up to {VERSION}; update bayesbinn")
 
 
 def _check_sizes(header: Mapping[str, Any], available: int) -> None:
-    """Every tensor's type, shape and place against the file's size; all together fill it, without gaps or overlaps."""
+    """Check every tensor's type, shape and offsets; together they fill the file without gaps or overlaps."""
     places = []
     for name, entry in header.items():
         _require(
@@ -268,7 +269,7 @@ def _check_sizes(header: Mapping[str, Any], available: int) -> None:
     for start, end, name in sorted(places):
         _require(start == last, f"tensor {name!r} starts at byte {start}, the one before it ends at byte {last}")
         last = end
-    _require(last == available, f"{available} bytes of tensors where the header tells of {last}")
+    _require(last == available, f"it has {available} bytes of tensors, the header describes {last}")
 
 
 def _check_digits(start: bytearray, header: bytes, data: bytearray, digits: Any) -> None:
@@ -280,13 +281,13 @@ def _check_digits(start: bytearray, header: bytes, data: bytearray, digits: Any)
     digest = hashlib.sha256(start)
     digest.update(header[:at] + _NO_DIGITS.encode() + header[at + 64 :])
     digest.update(data)
-    _require(digest.hexdigest() == digits, "its checksum does not fit: the file is damaged; copy or pack it again")
+    _require(digest.hexdigest() == digits, "its checksum does not match: the file is damaged; copy or pack it again")
 
 
 def _place_of_digits(header: bytes, digits: str) -> int:
-    """Where the checksum's digits stand in the file."""
+    """Where the checksum's digits are in the file."""
     pattern = f'"{digits}"'.encode()
-    _require(header.count(pattern) == 1, "its checksum must stand in the header once")
+    _require(header.count(pattern) == 1, "its checksum must occur in the header exactly once")
     return 8 + header.index(pattern) + 1
 
 
@@ -314,7 +315,7 @@ def _parsed_graph(document: dict[str, Any]) -> Graph:
 
 
 def _parsed_node(index: int, entry: Any) -> Node:
-    _require(isinstance(entry, dict), f"node {index} is no object")
+    _require(isinstance(entry, dict), f"node {index} is not an object")
     settings = dict(entry)
     op, name, inputs = settings.pop("op", None), settings.pop("name", ""), settings.pop("inputs", None)
     _require(isinstance(op, str) and isinstance(name, str), f"node {index}: its op and its name must be strings")
@@ -325,7 +326,7 @@ def _parsed_node(index: int, entry: Any) -> Node:
         if isinstance(value, list):
             settings[key] = tuple(value)
         elif key in ("min", "max") and _is_number(value):
-            settings[key] = float(value)  # other writers may leave the ".0" out
+            settings[key] = float(value)  # other writers may omit the ".0"
     return Node(op, tuple(inputs), name, settings, tensors)
 
 
@@ -333,7 +334,7 @@ def _parsed_node(index: int, entry: Any) -> Node:
 
 
 def shapes(model: ModelFile) -> list[Shape]:
-    """The shape of every value of the graph, which is checked against its tensors."""
+    """The shape of every value of the graph, after checking it against its tensors."""
     stored = {name: Stored(array.dtype.name, array.shape) for name, array in model.tensors.items()}
     return check_graph(model.graph, stored)
 
@@ -360,7 +361,7 @@ def check_model(model: ModelFile) -> None:
             if role == "weight" and array.dtype == np.uint8:
                 count = prod(node.settings["shape"][1:])
                 fine = (name, count) in checked or padding_is_zero(array, count)
-                _require(fine, f"{place(index, node)}: bits after the last weight of a row are not 0")
+                _require(fine, f"{place(index, node)}: the bits after the last weight of a row are not 0")
                 checked.add((name, count))
     for name, array in model.tensors.items():
         _require(name in used, f"tensor {name!r} belongs to no node")

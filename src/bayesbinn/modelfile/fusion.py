@@ -1,7 +1,7 @@
-"""Which `affine` operations can be done together with the operation before them: the only place that decides it.
+"""Which `affine` operations can be fused into the operation before them; only this module decides.
 
-Packing stores the joint scale and shift with that operation, so that BatchNorm costs no layer. The native runtime
-does what is left in a file, such as a scale and shift after pooling, in the same pass over memory.
+Packing stores the combined scale and shift with that operation, so that BatchNorm costs no extra layer. The native
+runtime fuses what is left in a file, such as a scale and shift after pooling, into the same pass over memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bayesbinn.modelfile.graph import OPERATIONS
 
 
 class Step(Protocol):
-    """An operation and the values that it uses, numbered as in a graph."""
+    """An operation and the values it uses, numbered as in a graph."""
 
     @property
     def op(self) -> str: ...
@@ -31,10 +31,10 @@ def uses_of(steps: Sequence[Step]) -> Counter[int]:
 
 
 def affine_hosts(steps: Sequence[Step], axes: Sequence[int]) -> dict[int, int]:
-    """For each `affine` that can be done together with the operation that gives its input: the index of that one.
+    """For each `affine` that can be fused into the operation that computes its input: the index of that operation.
 
     Nothing else may use the value in between, and both must mean the same channels: those of `affine` are the
-    first axis of an example, those of a linear layer its last. `axes` says how many each result has.
+    first axis of an example, those of a linear layer its last. `axes` is the number of axes of each result.
 
     >>> from bayesbinn.modelfile.graph import Node
     >>> chain = [Node("linear", (0,)), Node("affine", (1,)), Node("relu", (2,)), Node("affine", (3,))]
@@ -56,7 +56,7 @@ def _scales_the_first_axis(op: str, axes: int) -> bool:
 
 
 def composed(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Scale and shift of (x·s + t)·g + h for the pairs (s, t) and (g, h); None stands for 1 and for 0.
+    """Scale and shift of (x·s + t)·g + h for the pairs (s, t) and (g, h); None means 1 and 0.
 
     >>> composed((2.0, 1.0), (3.0, 10.0)), composed((None, 1.0), (3.0, None))
     ((6.0, 13.0), (3.0, 3.0))

@@ -1,7 +1,7 @@
-"""The layer graph of a model file: which operations there are, what they need, and what shape they give.
+"""The layer graph of a model file: the operations, what they need, and the shapes of their results.
 
-Values are numbered: 0 is the input, node i gives value i + 1, and the last node's value is the
-output. A node may only use values before its own, so a graph cannot have a cycle. Shapes are those
+Values are numbered: 0 is the input, node i computes value i + 1, and the last node's value is the
+output. A node may only use earlier values, so a graph cannot have a cycle. Shapes are those
 of one example; every operation works on a batch of them. Nothing here needs torch.
 """
 
@@ -18,13 +18,13 @@ from bayesbinn.modelfile.bits import row_bytes
 Shape = tuple[int, ...]
 Task = Literal["classification", "regression"]
 
-MOST_ELEMENTS = 1 << 28
-"""Of one value of one example. A file that claims more is refused before anything is allocated."""
-MOST_NODES = 1 << 16
-MOST_NETWORKS = 1 << 12
+MAX_ELEMENTS = 1 << 28
+"""Of one value of one example. A file that claims more is rejected before anything is allocated."""
+MAX_NODES = 1 << 16
+MAX_NETWORKS = 1 << 12
 _SMALLEST_FLOAT32, _LARGEST_FLOAT32 = 2.0**-149, (2 - 2.0**-23) * 2.0**127
 _LARGEST = 1 << 20  # of a kernel, a stride, a padding or a dilation
-_MOST_POOLED = 1 << 16  # windows of a pooling layer along an axis: readers list them when they load a file
+_MAX_POOLED = 1 << 16  # windows of a pooling layer along an axis; readers list them when they load a file
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class Graph:
     networks: int = 1
     task: Task = "classification"
     logit_scale: float = 1.0
-    """A factor of the output before the softmax, from calibration."""
+    """A factor applied to the output before the softmax, from calibration."""
     classes: tuple[str, ...] = ()
-    """Names of the classes, or nothing."""
+    """Names of the classes, or empty."""
     features: tuple[str, ...] = ()
-    """Names of the input's columns, or nothing."""
+    """Names of the input's columns, or empty."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What a file says of a tensor: its type (numpy's name) and shape."""
+    """What a file says about a tensor: its type (NumPy's name) and shape."""
 
     dtype: str
     shape: Shape
@@ -68,20 +68,20 @@ class Stored:
 
 @dataclass(frozen=True)
 class Operation:
-    """What an operation takes: inputs, settings, tensors; and the shape that it gives."""
+    """What an operation takes (inputs, settings, tensors), and the shape of its result."""
 
     inputs: int | None
     """None: one or more."""
     settings: Mapping[str, Callable[[Any], bool]]
     tensors: tuple[str, ...]
-    """All are optional but "weight", and scale and shift of `affine`."""
+    """All are optional except "weight", and the scale and shift of `affine`."""
     shape: Callable[[Mapping[str, Any], list[Shape]], Shape]
     channels: int | None = None
-    """The axis of an example's result that a scale and a shift can run along; None: it takes neither."""
+    """The axis of an example's result to which a scale and a shift apply; None: it takes neither."""
     elementwise: bool = False
-    """Whether each number of the result depends only on the same place of its inputs."""
+    """Whether each number of the result depends only on the same position in its inputs."""
     onnx: str = ""
-    """The standard operator of ONNX that does the same; empty: the export has its own code."""
+    """The standard ONNX operator that does the same; empty: the export has its own code."""
 
 
 # ---- settings: what a number must look like ---------------------------------------------------------
@@ -103,8 +103,8 @@ def _shape_of_rank(rank: int | None) -> Callable[[Any], bool]:
         return (
             isinstance(value, tuple)
             and (len(value) == rank if rank is not None else 1 <= len(value) <= 8)
-            and all(_whole(v, 1, MOST_ELEMENTS) for v in value)
-            and prod(value) <= MOST_ELEMENTS
+            and all(_whole(v, 1, MAX_ELEMENTS) for v in value)
+            and prod(value) <= MAX_ELEMENTS
         )
 
     return check
@@ -119,7 +119,7 @@ def _axis(value: Any) -> bool:
 
 
 def _groups(value: Any) -> bool:
-    return _whole(value, 1, MOST_ELEMENTS)
+    return _whole(value, 1, MAX_ELEMENTS)
 
 
 def _number(value: Any) -> bool:
@@ -178,14 +178,14 @@ def pooled_size(n: int, kernel: int, stride: int, padding: int, dilation: int, c
     """
     span = n + 2 * padding - dilation * (kernel - 1) - 1
     count = (span + (stride - 1 if ceil else 0)) // stride + 1
-    # With ceil, a last window that would start in the padding on the right is left out.
+    # With ceil, a last window that would start in the padding on the right is omitted.
     return count - 1 if ceil and (count - 1) * stride >= n + padding else count
 
 
 def _pool(s: Mapping[str, Any], inputs: list[Shape]) -> Shape:
     channels, *sizes = _image(inputs[0])
     if any(2 * p > k for p, k in zip(s["padding"], s["kernel"], strict=True)):
-        raise _Misfit("the padding may be half of the kernel at most")
+        raise _Misfit("the padding may be at most half of the kernel")
     dilation = s.get("dilation", (1, 1))
     counts = [
         pooled_size(n, k, st, p, d, s["ceil"])
@@ -201,8 +201,8 @@ def _adaptive(s: Mapping[str, Any], inputs: list[Shape]) -> Shape:
 
 
 def _pooled(channels: int, counts: Sequence[int]) -> Shape:
-    if max(counts) > _MOST_POOLED:
-        raise _Misfit(f"{_MOST_POOLED} windows along an axis are allowed, not {max(counts)}")
+    if max(counts) > _MAX_POOLED:
+        raise _Misfit(f"{_MAX_POOLED} windows along an axis are allowed, not {max(counts)}")
     return (channels, *counts)
 
 
@@ -215,7 +215,7 @@ def _reshape(s: Mapping[str, Any], inputs: list[Shape]) -> Shape:
 
 def _add(_: Mapping[str, Any], inputs: list[Shape]) -> Shape:
     if inputs[0] != inputs[1]:
-        raise _Misfit("two values of one shape are needed")
+        raise _Misfit("two values of the same shape are needed")
     return inputs[0]
 
 
@@ -223,7 +223,7 @@ def _concat(s: Mapping[str, Any], inputs: list[Shape]) -> Shape:
     axis, first = s["axis"], inputs[0]
     for shape in inputs:
         if axis >= len(first) or len(shape) != len(first) or _without(shape, axis) != _without(first, axis):
-            raise _Misfit(f"values of one shape but for axis {axis} are needed")
+            raise _Misfit(f"values of the same shape except for axis {axis} are needed")
     return (*first[:axis], sum(shape[axis] for shape in inputs), *first[axis + 1 :])
 
 
@@ -270,12 +270,12 @@ OPERATIONS: Mapping[str, Operation] = {
 
 def check_graph(graph: Graph, stored: Mapping[str, Stored]) -> list[Shape]:
     """Check every node against the rules above and the stored tensors; return the shape of every value."""
-    if not 1 <= graph.networks <= MOST_NETWORKS:
-        raise InvalidFile(f"{graph.networks} networks: 1 to {MOST_NETWORKS} are allowed")
+    if not 1 <= graph.networks <= MAX_NETWORKS:
+        raise InvalidFile(f"{graph.networks} networks: 1 to {MAX_NETWORKS} are allowed")
     if not _shape_of_rank(None)(graph.input_shape):
         raise InvalidFile(f"input shape {graph.input_shape}: 1 to 8 sizes of at least 1 are needed")
-    if not 1 <= len(graph.nodes) <= MOST_NODES:
-        raise InvalidFile(f"{len(graph.nodes)} nodes: 1 to {MOST_NODES} are allowed")
+    if not 1 <= len(graph.nodes) <= MAX_NODES:
+        raise InvalidFile(f"{len(graph.nodes)} nodes: 1 to {MAX_NODES} are allowed")
     if not _SMALLEST_FLOAT32 <= graph.logit_scale <= _LARGEST_FLOAT32:
         raise InvalidFile(f"logit scale {graph.logit_scale}: it must be a finite number above 0 in float32")
     if graph.task not in ("classification", "regression"):
@@ -284,7 +284,7 @@ def check_graph(graph: Graph, stored: Mapping[str, Stored]) -> list[Shape]:
     for index, node in enumerate(graph.nodes):
         shapes.append(_check_node(graph, index, node, shapes, stored))
     outputs = shapes[-1][-1]
-    expected = 2 if outputs == 1 else outputs  # a single logit is that of the second of two classes
+    expected = 2 if outputs == 1 else outputs  # a single logit is that of class 1 of two
     if graph.classes and len(graph.classes) != expected:
         raise InvalidFile(f"{len(graph.classes)} class names for {expected} classes")
     if graph.features and graph.input_shape != (len(graph.features),):
@@ -293,7 +293,7 @@ def check_graph(graph: Graph, stored: Mapping[str, Stored]) -> list[Shape]:
 
 
 def place(index: int, node: Node) -> str:
-    """How messages call a node."""
+    """How messages name a node."""
     return f"node {index} ({node.op}{' ' + repr(node.name) if node.name else ''})"
 
 
@@ -302,7 +302,8 @@ def _check_node(graph: Graph, index: int, node: Node, shapes: list[Shape], store
     if operation is None:
         raise InvalidFile(f"{place(index, node)}: unknown operation.{nearest(node.op, OPERATIONS)}")
     if not node.inputs or (operation.inputs is not None and len(node.inputs) != operation.inputs):
-        raise InvalidFile(f"{place(index, node)}: {len(node.inputs)} inputs, it takes {operation.inputs or 'some'}")
+        wanted = operation.inputs or "at least 1"
+        raise InvalidFile(f"{place(index, node)}: {len(node.inputs)} inputs, it takes {wanted}")
     if not all(_whole(value, 0, index) for value in node.inputs):
         raise InvalidFile(f"{place(index, node)}: inputs {list(node.inputs)} must be values 0 to {index}")
     if set(node.settings) != set(operation.settings):
@@ -318,9 +319,9 @@ def _check_node(graph: Graph, index: int, node: Node, shapes: list[Shape], store
     try:
         shape = operation.shape(node.settings, inputs)
     except _Misfit as misfit:
-        raise InvalidFile(f"{place(index, node)}: its input has the shape {inputs[0]}, but {misfit}") from None
-    if prod(shape) > MOST_ELEMENTS:
-        raise InvalidFile(f"{place(index, node)}: {prod(shape)} elements, {MOST_ELEMENTS} are allowed")
+        raise InvalidFile(f"{place(index, node)}: its input has shape {inputs[0]}, but {misfit}") from None
+    if prod(shape) > MAX_ELEMENTS:
+        raise InvalidFile(f"{place(index, node)}: {prod(shape)} elements, {MAX_ELEMENTS} are allowed")
     _check_tensors(graph, index, node, operation, shape, stored)
     return shape
 
@@ -359,20 +360,20 @@ def channels_of(op: str, shape: Shape) -> int:
 
 
 def own_per_network(stored: Stored, op: str, role: str) -> bool:
-    """Whether a tensor has an axis of networks in front: an ensemble's own copies instead of a shared one."""
+    """Whether a tensor has a leading axis of networks: one copy per network instead of a shared one."""
     if role != "weight":
         return len(stored.shape) == 2
     true_rank = 2 if op == "linear" else 4
     return len(stored.shape) == (3 if stored.dtype == "uint8" else true_rank + 1)
 
 
-MOST_QUANTISED = 1 << 23
-"""Weights per output up to which twice a sum of 8-bit activations fits into 32 bits."""
+MAX_QUANTIZED = 1 << 23
+"""The number of weights per output up to which twice a sum of 8-bit activations fits into 32 bits."""
 
 
 def takes_eight_bits(node: Node, weight_dtype: str) -> bool:
-    """Whether the int8 mode rounds this layer's input: binary weights, not in groups (they have too few weights
-    per output to gain from it), and not too many for exact sums."""
+    """Whether the int8 mode rounds this layer's input: binary weights, no groups (which have too few weights
+    per output to gain from it), and not too many weights for exact sums."""
     if node.op not in ("linear", "conv2d") or weight_dtype != "uint8":
         return False
-    return bool(node.settings.get("groups", 1) == 1 and prod(node.settings["shape"][1:]) <= MOST_QUANTISED)
+    return bool(node.settings.get("groups", 1) == 1 and prod(node.settings["shape"][1:]) <= MAX_QUANTIZED)

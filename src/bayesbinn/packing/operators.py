@@ -1,7 +1,7 @@
-"""Which torch modules, functions and tensor methods become which operations of the layer graph.
+"""How torch modules, functions and tensor methods map to operations of the layer graph.
 
 Every entry has the signature of the torch function that it translates, after the `Call`; modules
-are translated as the function that they call. What is not in the tables below is not supported.
+are translated as the function that they call. Anything not in the tables below is not supported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 Lookup = Callable[[Any], Tensor]
-"""From something that does not depend on the input, such as a parameter's place, to its present value."""
+"""Maps something that does not depend on the input, such as a parameter's path, to its current value."""
 Step = Callable[[Lookup], tuple[Tensor | None, Tensor | None]]
-"""Gives a scale and a shift per channel."""
+"""Returns a scale and a shift per channel."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Made:
-    """An operation of the graph, with what its tensors are made from."""
+    """An operation of the graph, with the sources of its tensors."""
 
     op: str
     inputs: tuple[int, ...]
@@ -50,12 +50,12 @@ class Made:
 
 @dataclass(frozen=True)
 class Call:
-    """One call in the model: the shape that came out, and how to refuse it by name and place."""
+    """One call in the model: the shape of its result, and how to reject it by name and place."""
 
     shape: tuple[int, ...]
     refuse: Callable[[str], NoReturn]
     own: Callable[[str], Constant | None]
-    """A module's own tensor by name; None if it has none."""
+    """A module's own tensor by name; None if it does not exist."""
 
     def value(self, candidate: Any) -> Value:
         """An argument that must depend on the input."""
@@ -64,13 +64,13 @@ class Call:
         return candidate
 
     def constant(self, candidate: Any, what: str) -> Constant:
-        """An argument that must not."""
+        """An argument that must not depend on the input."""
         if not isinstance(candidate, Constant):
             self.refuse(f"with {_words(candidate)} as its {what}, which must be a parameter of the model")
         return candidate
 
     def rank(self, x: Value, *allowed: int) -> None:
-        """Refuse inputs of another number of axes."""
+        """Reject inputs with another number of axes."""
         if len(x.shape) not in allowed:
             self.refuse(f"on a value of shape {list(x.shape)}")
 
@@ -135,7 +135,7 @@ def batch_norm(
 ) -> Made:
     """x·g + (bias − mean·g) with g = weight/√(var + ε)."""
     if training or running_mean is None or running_var is None:
-        call.refuse("with the statistics of the batch itself: a prediction would depend on its neighbours")
+        call.refuse("with batch statistics: a prediction would depend on the other examples in the batch")
     x = call.value(input)
     sources = [call.constant(running_mean, "mean").source, call.constant(running_var, "variance").source]
     gain = None if weight is None else call.constant(weight, "weight").source
@@ -246,10 +246,10 @@ def _window(kernel: Any, stride: Any, padding: Any, ceil: bool) -> dict[str, Any
 
 
 def reshape(call: Call, input: Any, *sizes: Any, **named: Any) -> Made | Value:
-    """Whatever was asked for, the result's shape says it; but examples may not mix."""
+    """Any call is described by the shape of its result; but examples must not mix."""
     x = call.value(input)
     if not call.shape or call.shape[0] != x.shape[0]:
-        call.refuse(f"from {list(x.shape)} to {list(call.shape)}: the first axis, that of the batch, must stay")
+        call.refuse(f"from {list(x.shape)} to {list(call.shape)}: the first axis is the batch and must not change")
     before, after = (shape[1:] or (1,) for shape in (x.shape, call.shape))  # a single number is [1] in the graph
     return x if before == after else Made("reshape", (x.index,), {"shape": after})
 
@@ -260,14 +260,14 @@ def identity(call: Call, input: Any, *_: Any, **__: Any) -> Value:
 
 def dropout(call: Call, input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Value:
     if training and p > 0:
-        call.refuse("that is on in eval mode: pass training=self.training")
+        call.refuse("that is active in eval mode: pass training=self.training")
     return call.value(input)
 
 
 def add(call: Call, input: Any, other: Any, *, alpha: Any = 1) -> Made:
     x, y = call.value(input), call.value(other)
     if alpha != 1 or x.shape != y.shape:
-        call.refuse(f"of {list(x.shape)} and {alpha} times {list(y.shape)}: two values of one shape are needed")
+        call.refuse(f"of {list(x.shape)} and {alpha} times {list(y.shape)}: two values of the same shape are needed")
     return Made("add", (x.index, y.index))
 
 
@@ -277,9 +277,9 @@ def cat(call: Call, tensors: Any, dim: Any = 0) -> Made:
 
 
 def _axis(call: Call, dim: Any, x: Value) -> int:
-    """An axis of an example, from one of the batch."""
+    """An axis of an example, from an axis of the batch."""
     if not isinstance(dim, int) or dim % len(x.shape) == 0:
-        call.refuse(f"along dim={dim}: an axis after the batch's is needed")
+        call.refuse(f"along dim={dim}: an axis after the batch axis is needed")
     return int(dim % len(x.shape)) - 1
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Normalisation = tuple[Tensor, Tensor]
 
 TOLERANCE = 1e-4
-"""How far torch and the file may differ, as a share of the largest output. Rounding stays far below."""
+"""How far torch and the file may differ, relative to the largest output. Rounding errors are much smaller."""
 HALF_TOLERANCE = 5e-2
 """The same for a model that torch runs in 16 bits."""
 
@@ -61,29 +61,29 @@ def pack(
     """Write a model as a file for `bayesbinn.runtime`, and return what was written.
 
     Weights of exactly -1 and +1 take one bit each; BatchNorm and biases become a scale and a shift
-    per channel. The model itself stays as it is.
+    per channel. The model itself does not change.
 
     Args:
-        model: its forward is a fixed sequence of supported layers; others are refused by name.
-        path: of the file, such as ``"model.safetensors"``.
-        posterior: what the binary weights come from; None: the model's weights as they are.
+        model: its forward is a fixed sequence of supported layers; the error names any other layer.
+        path: path of the file, such as ``"model.safetensors"``.
+        posterior: where the binary weights come from; None: the model's weights as they are.
         samples: 0: the posterior's mode. C: an ensemble of the networks that
             ``predict(..., samples=C, seed=seed)`` averages over.
-        seed: of the samples.
-        example_input: a batch as the model takes it. Needed unless the model starts with a linear layer.
+        seed: seed of the samples.
+        example_input: a batch in the form the model takes. Needed unless the model starts with a linear layer.
         statistics: BatchNorm statistics for these weights, from ``recalibrate(..., samples, seed=seed)``.
         task: "classification" or "regression".
         normalisation: mean and standard deviation of the raw inputs, one for each entry of the
-            first axis or one for all. With it the file takes raw inputs, such as pixels of 0 to 255.
+            first axis or one for all. With it, the file takes raw inputs, such as pixels from 0 to 255.
         target: mean and standard deviation of a regression's targets, for a model trained on
-            standardised ones. With it the file gives outputs in the unit of the targets.
-        classes: their names.
-        features: names of the input's columns.
-        real: how weights that are not binary are stored.
-        verify: run an example through torch and through the file, and refuse if they differ.
+            standardized targets. With it, the file returns outputs in the unit of the targets.
+        classes: names of the classes.
+        features: names of the input columns.
+        real: how to store weights that are not binary.
+        verify: run an example through torch and through the file, and raise an error if they differ.
         calibration: as in `predict`. The file's logits contain the shifts; `logit_scale` is the factor.
-        residual: of a regression: the standard deviation of what its networks leave unexplained, in the unit of the
-            outputs, measured on data that it was not trained on.
+        residual: for a regression: the standard deviation of what its networks leave unexplained, in the unit of the
+            outputs, measured on data not used in training.
         encoding: how the rows of a table become the model's inputs; with it the file takes raw rows.
         labels: the classes' labels as the training data had them: text, numbers or true/false.
         sections: further statistics of the trained network, by name; see docs/format.md.
@@ -136,7 +136,7 @@ def _check_arguments(task: str, target: tuple[float, float] | None, real: str) -
     if task not in ("classification", "regression"):
         raise InvalidInput(f"task={task!r}: it must be 'classification' or 'regression'")
     if target is not None and task != "regression":
-        raise InvalidInput(f"target={target!r}: only a regression has targets with a mean; pass task='regression'")
+        raise InvalidInput(f"target={target!r}: only for regression; pass task='regression'")
     if real not in ("float32", "float16"):
         raise InvalidInput(f"real={real!r}: it must be 'float32' or 'float16'")
 
@@ -150,7 +150,7 @@ def _arrays(captured: Captured, given: Mapping[str, Tensor]) -> tuple[list[dict[
     """One network: the names of each node's tensors by role, and the tensors by name."""
     names: list[dict[str, str]] = []
     arrays: Arrays = {}
-    weights: dict[tuple[Any, ...], str] = {}  # by their place in memory: one that two layers share is stored once
+    weights: dict[tuple[Any, ...], str] = {}  # by address: a weight that two layers share is stored once
     computed = captured.tensors(given)
     for layer, tensors in zip(captured.layers, computed, strict=True):
         roles = {role: f"{layer.name}.{role}" for role in tensors}
@@ -173,7 +173,7 @@ def _array(tensor: Tensor, role: str) -> NDArray[Any]:
 
 
 def _assembled(captured: Captured, networks: list[tuple[list[dict[str, str]], Arrays]]) -> ModelFile:
-    """All networks in one: what is the same in all of them is stored once."""
+    """All networks in one: tensors that are the same in all of them are stored once."""
     names, first = networks[0]
     tensors = {}
     for name in first:
@@ -187,7 +187,7 @@ def _assembled(captured: Captured, networks: list[tuple[list[dict[str, str]], Ar
 
 
 def _halved(packed: ModelFile) -> ModelFile:
-    """Real weights as float16; scales and shifts stay as they are."""
+    """Real weights as float16; scales and shifts do not change."""
     tensors = dict(packed.tensors)
     for name in {node.tensors["weight"] for node in packed.graph.nodes if "weight" in node.tensors}:
         array = tensors[name]
@@ -207,7 +207,7 @@ def _with_normalisation(packed: ModelFile, mean: Tensor, std: Tensor) -> ModelFi
     size = packed.graph.input_shape[0]
     for what, values in (("mean", mean), ("std", std)):
         if values.ndim > 1 or values.numel() not in (1, size):
-            raise InvalidInput(f"normalisation: a {what} of shape {tuple(values.shape)}: 1 or {size} values are needed")
+            raise InvalidInput(f"normalisation: {what} has shape {tuple(values.shape)}; 1 or {size} values are needed")
     factor = 1 / std.double().cpu()
     scale, shift = (v.expand(size).float().contiguous().numpy() for v in (factor, -mean.double().cpu() * factor))
     node = Node("affine", (0,), "normalisation", tensors=_NORMALISATION)
@@ -226,11 +226,11 @@ def _with_target(packed: ModelFile, mean: float, std: float) -> ModelFile:
 
 
 def with_shift(packed: ModelFile, shift: tuple[float, ...]) -> ModelFile:
-    """The file with logits + shift as its logits. A single logit, that of class 1 of two, gets their difference."""
+    """The file with logits + shift as its logits. A single logit (class 1 of two) gets the difference of the shifts."""
     *_, output = model_file.shapes(packed)
     values = np.array(shift if output != (1,) else [shift[1] - shift[0]])
     if output != values.shape or (output == (1,) and len(shift) != 2):
-        raise InvalidInput(f"the calibration has shifts for {len(shift)} classes, the model gives {list(output)}")
+        raise InvalidInput(f"the calibration has shifts for {len(shift)} classes, the model's output is {list(output)}")
     *nodes, last = packed.graph.nodes
     shared = any(set(node.tensors.values()) & {last.tensors.get("shift")} for node in nodes)
     if last.op not in ("linear", "affine") or shared:
@@ -250,11 +250,11 @@ _NORMALISATION = {"scale": "normalisation.scale", "shift": "normalisation.shift"
 _TARGET = {"scale": "target.scale", "shift": "target.shift"}
 
 
-# ---- proof -------------------------------------------------------------------------------------------
+# ---- verification -------------------------------------------------------------------------------------------
 
 
 def _verify(packed: ModelFile, network: PureNetwork, x: Tensor, given: Mapping[int, Weights]) -> None:
-    """Refuse a file that does not do what the model does: a hook or an in-place operation may escape the tracer."""
+    """Reject a file that does not do what the model does: the tracer may miss a hook or an in-place operation."""
     name = type(network.model).__name__
     try:
         model_file.check_model(packed)
@@ -270,6 +270,6 @@ def _verify(packed: ModelFile, network: PureNetwork, x: Tensor, given: Mapping[i
         difference = float(np.abs(found - expected).max())
         if not difference <= tolerance * largest:
             raise InvalidInput(
-                f"{name} does something that packing does not see: on an example the file would differ from torch by "
+                f"{name} does something that packing cannot see: on an example, the file would differ from torch by "
                 f"{difference:.3g} of {largest:.3g}; look for hooks, in-place operations and attributes set in forward"
             )

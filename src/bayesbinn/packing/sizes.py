@@ -1,4 +1,4 @@
-"""What a model holds and costs, layer by layer: parameters, bytes, multiply-adds."""
+"""The size and cost of a model, layer by layer: parameters, bytes, multiply-adds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LayerSummary:
     float32_bytes: int
     """Parameters and floating-point buffers (BatchNorm's running statistics) at four bytes each."""
     packed_bytes: int
-    """In the model file: see `packed_bytes_of`, and eight bytes per channel of a folded BatchNorm."""
+    """Bytes in the model file: see `packed_bytes_of`, plus eight bytes per channel of a folded BatchNorm."""
     macs: int | None
     """Multiply-adds of linear and convolution layers per example; None without an example input."""
 
@@ -79,8 +79,8 @@ class Summary:
 def summary(model: nn.Module, example_input: Tensor | None = None, *, binary: Rule | None = None) -> Summary:
     """Count binary and real parameters, bytes as float32 and in the model file, and multiply-adds.
 
-    Bytes are those of the tensors, without a file's header. A parameter or module that is used
-    twice is counted once; its multiply-adds count every time. The model is not changed.
+    Bytes are those of the tensors, without the file header. A parameter or module that is used
+    twice is counted once; its multiply-adds count every time. The model does not change.
 
     Args:
         model: any module.
@@ -124,7 +124,7 @@ def summary(model: nn.Module, example_input: Tensor | None = None, *, binary: Ru
 
 
 def packed_bytes_of(shape: tuple[int, ...]) -> int:
-    """Bytes of a binary weight in the model file: a row of ⌈K/8⌉ bytes for each of the first axis's entries.
+    """Bytes of a binary weight in the model file: a row of ⌈K/8⌉ bytes for each entry of the first axis.
 
     K is the number of weights per entry.
 
@@ -142,7 +142,7 @@ def _packed_bytes(module: nn.Module, flags: list[tuple[Tensor, bool]]) -> int:
 
 
 def _own_tensors(module: nn.Module) -> list[Tensor]:
-    """Parameters and floating-point buffers of a module itself; a counter of batches is none of its values."""
+    """Parameters and floating-point buffers of a module itself, without its counter of batches."""
     buffers = (buffer for _, buffer in module.named_buffers(recurse=False))
     return [*module.parameters(recurse=False), *(buffer for buffer in buffers if buffer.is_floating_point())]
 
@@ -151,7 +151,7 @@ def _own_tensors(module: nn.Module) -> list[Tensor]:
 
 
 def layer_multiply_adds(layer: nn.Module, x: Tensor, output: Tensor) -> int:
-    """Multiply-adds of one call, for the whole batch: one per weight and position it is applied at.
+    """Multiply-adds of one call, for the whole batch: one per weight and position where it is applied.
 
     >>> import torch
     >>> layer, x = nn.Conv2d(4, 6, 3, stride=2, groups=2), torch.zeros(1, 4, 9, 9)
@@ -162,7 +162,7 @@ def layer_multiply_adds(layer: nn.Module, x: Tensor, output: Tensor) -> int:
         return output.numel() * layer.in_features
     assert isinstance(layer, _ConvNd)
     per_position = prod(layer.weight.shape[1:])
-    # A transposed convolution spreads every input, an ordinary one gathers every output.
+    # A transposed convolution applies its weights at every input, an ordinary one at every output.
     return (x if isinstance(layer, _ConvTransposeNd) else output).numel() * per_position
 
 
@@ -198,5 +198,5 @@ def _cell(value: str | int | None) -> str:
 
 
 def _aligned(row: list[str], widths: list[int]) -> list[str]:
-    """Text to the left, numbers to the right."""
+    """Align text left, numbers right."""
     return [cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]

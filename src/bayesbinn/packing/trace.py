@@ -1,7 +1,7 @@
 """A torch model as a layer graph: traced with torch.fx, translated call by call, BatchNorm folded into its layer.
 
 The structure is found once. The tensors are computed afterwards, once for every network of an
-ensemble, from the parameters and buffers that this network has (`Captured.tensors`).
+ensemble, from the parameters and buffers of that network (`Captured.tensors`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from bayesbinn.prediction.functional import unwrapped
 
 @dataclass(frozen=True)
 class Layer:
-    """A node of the graph with what its tensors are made from."""
+    """A node of the graph with the sources of its tensors."""
 
     name: str
     made: Made
     axes: int
-    """Of what it gives for one example."""
+    """How many axes its result has for one example."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Captured:
 
 
 def capture(model: nn.Module, example: Tensor | None) -> tuple[Captured, Tensor]:
-    """The structure of a model, and the batch that showed its shapes. To be called inside `evaluating(model)`.
+    """The structure of a model, and the batch used to find its shapes. Call it inside `evaluating(model)`.
 
-    Without an example, a model that starts with a linear layer is tried on random rows.
+    Without an example, a model that starts with a linear layer runs on random rows.
     """
     root = _Root(unwrapped(model))
     traced = _traced(root)
@@ -67,21 +67,21 @@ def capture(model: nn.Module, example: Tensor | None) -> tuple[Captured, Tensor]
         example = _made_up_example(root, graph)
     if example.ndim < 2 or len(example) == 0:
         raise InvalidInput(f"example_input has shape {tuple(example.shape)}; pass a batch of one or more inputs")
-    # One example more than the caller has: a model that counts on the size of its batch shows it here.
+    # One more example than the caller has: this exposes a model that relies on the size of its batch.
     shapes = _Shapes(traced)
     try:
         shapes.run(torch.cat([example, example[:1]]))
     except Exception as error:
         raise InvalidInput(
             f"{_kind(root)} cannot run on a batch of {len(example) + 1} examples of shape {tuple(example.shape[1:])} "
-            f"({_first_line(error)}); pass another example_input, a batch as the model takes it"
+            f"({_first_line(error)}); pass another example_input, a batch in the form the model takes"
         ) from error
     layers = _fused(_translated(root, graph, shapes))
     return Captured(tuple(example.shape[1:]), layers, root), example
 
 
 class _Root(nn.Module):
-    """Calls the model with one input: its other arguments keep their defaults, and a single layer is a model, too."""
+    """Calls the model with one input: other arguments keep their defaults, and a single layer can be a model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def _kind(root: nn.Module) -> str:
 
 
 def _shown(target: str) -> str:
-    """A place in the model as its owner knows it."""
+    """A path in the model as the user knows it."""
     return canonical_name(target.removeprefix("model").removeprefix(".") + ".").removesuffix(".")
 
 
@@ -109,7 +109,7 @@ def _first_line(error: Exception) -> str:
 
 class _Tracer(fx.Tracer):
     record_stack_traces = True  # for messages
-    proxy_buffer_attributes = True  # otherwise a forward that counts in a buffer would count this call, too
+    proxy_buffer_attributes = True  # otherwise a forward that counts its calls in a buffer would count this one
 
 
 def _traced(root: _Root) -> fx.GraphModule:
@@ -127,7 +127,7 @@ def _traced(root: _Root) -> fx.GraphModule:
 
 @contextmanager
 def _attributes_kept(root: nn.Module) -> Iterator[None]:
-    """What a forward assigns (``self.features = x``) would be a tracer's proxy now; the model must not keep it."""
+    """A forward that assigns ``self.features = x`` now assigns a tracer's proxy; the model must not keep it."""
     kinds = ("_parameters", "_buffers", "_modules")
     saved = [(each.__dict__, dict(each.__dict__)) for each in root.modules()]
     saved += [(each.__dict__[kind], dict(each.__dict__[kind])) for each in root.modules() for kind in kinds]
@@ -140,7 +140,7 @@ def _attributes_kept(root: nn.Module) -> Iterator[None]:
 
 
 def _check_modules(root: _Root, graph: fx.Graph) -> None:
-    """Refuse unknown modules before anything runs: what they take (tokens, say) is not known either."""
+    """Reject unknown modules before anything runs: we do not know their inputs (tokens, for example) either."""
     computed: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op == "placeholder" or any(each in computed for each in node.all_input_nodes):
@@ -163,11 +163,11 @@ def _made_up_example(root: _Root, graph: fx.Graph) -> Tensor:
             continue
         numbers = torch.Generator().manual_seed(0)
         return torch.randn(2, weight.shape[1], generator=numbers).to(weight.device, weight.dtype)
-    raise InvalidInput(f"{_kind(root)} does not start with a linear layer: pass example_input, a batch as it takes it")
+    raise InvalidInput(f"{_kind(root)} does not start with a linear layer; pass a batch as example_input")
 
 
 class _Shapes(fx.Interpreter):
-    """Runs the graph and notes the shape of every tensor, and the value of everything else."""
+    """Runs the graph and records the shape of every tensor and the value of everything else."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -187,7 +187,7 @@ class _Shapes(fx.Interpreter):
 
 
 class _Lookup:
-    """Parameters and buffers by place, and what the model computes from them alone (such as a sign of its weight)."""
+    """Parameters and buffers by path, and what the model computes only from them (such as the sign of a weight)."""
 
     def __init__(self, root: nn.Module, given: Mapping[str, Tensor]) -> None:
         self._root = root
@@ -195,7 +195,7 @@ class _Lookup:
             **dict(root.named_parameters(remove_duplicate=False)),
             **dict(root.named_buffers(remove_duplicate=False)),
         }
-        # One parameter may have several places, of which only one is named.
+        # One parameter may have several paths, of which only one is named.
         places = {_shown(place): tensor for place, tensor in self._own.items()}
         self._replaced = {id(places[name]): value for name, value in given.items()}
         self._computed: dict[fx.Node, Tensor] = {}
@@ -276,7 +276,7 @@ def _translated(root: _Root, graph: fx.Graph, shapes: _Shapes) -> list[Layer]:
 
 
 def _is_number(plain: Any) -> bool:
-    """Of sizes and what is computed from them; their values are known."""
+    """Whether it is a plain value, such as a size, rather than a tensor."""
     return isinstance(plain, (int, float, bool, str, torch.Size, torch.dtype, torch.device, type(None)))
 
 
@@ -315,7 +315,7 @@ def _refuse(root: _Root, node: fx.Node, why: str) -> NoReturn:
 
 
 def _line_of_code(node: fx.Node) -> str:
-    """The model's own line that made the call: the innermost one outside torch and this package."""
+    """The line of the model that made the call: the innermost one outside torch and this package."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s*(.*)', node.stack_trace or "")
     ours = {str(Path(torch.__file__).parent), str(Path(__file__).resolve())}
     for file, line, code in reversed(frames):
@@ -326,7 +326,7 @@ def _line_of_code(node: fx.Node) -> str:
 
 
 def _unique(name: str, used: set[str]) -> str:
-    """A module that is called twice gives two nodes."""
+    """A module that is called twice becomes two nodes."""
     name = name or "model"
     found, count = name, 1
     while found in used:
@@ -343,8 +343,8 @@ def _check_output(root: _Root, node: fx.Node, values: Mapping[fx.Node, Value], l
             f"{_kind(root)} returns a {type(output).__name__}; pack needs a model that returns one tensor"
         )
     if output not in values or values[output].index == 0:
-        raise InvalidInput(f"{_kind(root)} returns nothing that depends on its input by a layer")
-    # Nothing after this value is needed, as fx has removed dead code; what is an alias of it is not a layer.
+        raise InvalidInput(f"{_kind(root)} does not return the output of a layer")
+    # Nothing after this value is needed: fx has removed dead code, and an alias of the value is not a layer.
     del layers[values[output].index :]
 
 
@@ -352,10 +352,10 @@ def _check_output(root: _Root, node: fx.Node, values: Mapping[fx.Node, Value], l
 
 
 def _fused(layers: list[Layer]) -> tuple[Layer, ...]:
-    """Every scale and shift joins the layer before it, if that one can store it and nobody else uses its value."""
+    """Merge every scale and shift into the layer before it, if that can store it and nothing else uses its value."""
     hosts = affine_hosts([layer.made for layer in layers], [layer.axes for layer in layers])
     kept: list[Layer] = []
-    number = [0]  # of each old value among the new ones
+    number = [0]  # the new number of each old value
     for index, layer in enumerate(layers):
         made = replace(layer.made, inputs=tuple(number[value] for value in layer.made.inputs))
         host = hosts.get(index)

@@ -1,4 +1,4 @@
-"""BatchNorm statistics measured again, for the mode and for every sample."""
+"""Re-estimate BatchNorm statistics for the mode or for every sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BatchNormStatistics:
-    """Running means and variances for the mode (`samples` = 0) or for every one of `samples` posterior samples.
+    """Running means and variances for the mode (`samples` = 0) or for each of `samples` posterior samples.
 
     Made by `recalibrate`, used by ``predict(..., statistics=...)``.
     """
@@ -32,7 +32,7 @@ class BatchNormStatistics:
     tensors: Mapping[str, Tensor]
     """[samples, channels] by buffer name, such as ``"1.running_mean"``; the mode counts as one sample."""
     fingerprint: int | None
-    """Of the posterior's λ; None: the model's weights as they were."""
+    """Fingerprint of the posterior's λ; None: the model's weights at the time."""
 
     def __repr__(self) -> str:
         layers = sum(name.endswith("running_mean") for name in self.tensors)
@@ -44,15 +44,15 @@ class BatchNormStatistics:
         return {name: value[index] for name, value in self.tensors.items()}
 
     def check(self, model: nn.Module, posterior: BernoulliPosterior | None, samples: int, seed: int) -> None:
-        """Refuse to be used with other weights than those the statistics were taken with."""
+        """Reject weights other than those the statistics were measured with."""
         if (samples == 0) != (self.samples == 0) or samples > self.samples:
             have = f"{self.samples} samples" if self.samples else "the mode"
             want = f"{samples} samples" if samples else "the mode"
-            raise InvalidInput(f"the statistics are of {have}, the prediction is by {want}; recalibrate for that")
+            raise InvalidInput(f"the statistics are for {have}, the prediction uses {want}; recalibrate for that")
         if samples and seed != self.seed:
-            raise InvalidInput(f"the statistics are of seed {self.seed}, the prediction of seed {seed}; use one seed")
+            raise InvalidInput(f"the statistics are for seed {self.seed}, the prediction uses {seed}; use one seed")
         if self.fingerprint != _fingerprint(posterior):
-            raise InvalidInput("the statistics are of another posterior; recalibrate with the one used here")
+            raise InvalidInput("the statistics belong to a different posterior; recalibrate with the one used here")
         own = {canonical_name(name): buffer for name, buffer in model.named_buffers()}
         for name, value in self.tensors.items():
             if name not in own or own[name].shape != value.shape[1:]:
@@ -73,22 +73,22 @@ def recalibrate(
 ) -> BatchNormStatistics:
     """Re-estimate BatchNorm's running statistics for the weights that predict.
 
-    Training gathers them from relaxed samples that change all the time. Here BatchNorm runs in
+    Training collects them from relaxed samples that change all the time. Here BatchNorm runs in
     training mode and everything else (dropout) in eval mode, with fixed weights; mean and variance
-    are the plain averages over the given batches, each batch counting once.
+    are plain averages over the given batches, with equal weight for each batch.
 
     The mode's statistics do not fit the samples of a spread posterior: for a network on digits with
-    a median |λ| of 0.2, the mean over samples had 10 % accuracy with them and 97 % with its own.
-    `calibrate` comes after this.
+    a median |λ| of 0.2, the mean over samples had 10 % accuracy with them, and 97 % with each
+    sample's own statistics. Call `calibrate` after this.
 
     Args:
         model: any model with BatchNorm.
         posterior: as in `predict`; None: the model's weights as they are.
         batches: inputs, or tuples whose first element is the inputs, such as a `DataLoader`
-            yields. Iterated once. Every batch needs two examples or more.
-        samples: 0: for the mode; the model's buffers are overwritten, too. C: for each of the
-            first C samples of `seed`; the model stays as it is.
-        seed: of the samples; `predict` needs the same.
+            yields. Iterated once. Every batch needs at least two examples.
+        samples: 0: for the mode; this also overwrites the model's buffers. C: for each of the
+            first C samples of `seed`; the model does not change.
+        seed: seed of the samples; `predict` needs the same one.
 
     >>> model = nn.Sequential(nn.Linear(2, 1, bias=False), nn.BatchNorm1d(1, affine=False))
     >>> posterior = BernoulliPosterior({"0.weight": torch.tensor([[3.0, 3.0]])})
@@ -147,12 +147,12 @@ def _empty_statistics(layers: Mapping[str, _BatchNorm]) -> Weights:
 
 
 def _compact(weights: Weights) -> Weights:
-    """±1 in one byte each: every sample's weights stay in memory while the batches pass once."""
+    """±1 in one byte each: the weights of all samples stay in memory during the single pass over the batches."""
     return {name: value.to(torch.int8) for name, value in weights.items()}
 
 
 class _averaging:
-    """BatchNorm in training mode with momentum None, torch's word for the plain average."""
+    """BatchNorm in training mode with momentum None, which means the plain average in torch."""
 
     def __init__(self, layers: Iterable[_BatchNorm]) -> None:
         self._layers = list(layers)
@@ -179,7 +179,7 @@ def _accumulate(network: PureNetwork, tensors: Weights, x: Tensor, count: int) -
 
 
 def _fingerprint(posterior: BernoulliPosterior | None) -> int | None:
-    """A sum over the bits of λ, in integers so that it does not depend on the order of summation."""
+    """A sum over the bits of λ, as integers so that it does not depend on the order of summation."""
     if posterior is None:
         return None
     return sum(int(value.view(torch.int32).sum(dtype=torch.int64)) for value in posterior.natural.values())

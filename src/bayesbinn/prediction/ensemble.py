@@ -1,7 +1,7 @@
-"""Which networks a posterior stands for, and what they give.
+"""The networks that a posterior describes, and their outputs.
 
-The mode, or the samples 0, 1, … of a seed; with the model's own BatchNorm statistics or with some of their own.
-Prediction, calibration, packing and the evaluation of task streams all ask here, so that they mean the same networks.
+The mode, or the samples 0, 1, … of a seed, with the model's BatchNorm statistics or with separate ones.
+Prediction, calibration, packing and the evaluation of task streams all use this, so that they mean the same networks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from bayesbinn.prediction.functional import PureNetwork
 if TYPE_CHECKING:
     from bayesbinn.prediction.batchnorm import BatchNormStatistics
 
-# Bytes for the samples that run at once. Vectorising saves the overhead of small networks; on a
-# CPU, work beyond the caches gains nothing (large convolutions even lose), so samples then run
-# one by one. An accelerator needs more work at once to be busy.
+# Bytes for the samples that run at once. Vectorizing saves the overhead of small networks. On a CPU,
+# it gains nothing beyond the caches (large convolutions even get slower), so samples then run one by
+# one. An accelerator needs more work at once to stay busy.
 CPU_BUDGET = 1 << 24
 ACCELERATOR_BUDGET = 1 << 30
 
@@ -33,12 +33,12 @@ class Ensemble:
     """One network (the posterior's mode, or the model as it is) or `samples` draws from the posterior.
 
     Args:
-        model: whose other parameters and buffers all networks share.
-        posterior: what the binary weights come from; None: the model's weights as they are.
+        model: all networks share its other parameters and buffers.
+        posterior: where the binary weights come from; None: the model's weights as they are.
         samples: 0: the mode. C: the samples 0 to C - 1 of `seed`.
-        seed: of the samples; the same seed gives the same networks.
+        seed: seed of the samples; the same seed gives the same networks.
         statistics: BatchNorm statistics of these networks, from ``recalibrate(..., samples, seed=seed)``; None: the
-            model's running statistics for all.
+            model's running statistics for all of them.
 
     >>> posterior = BernoulliPosterior({"weight": torch.tensor([[3.0, -3.0]])})
     >>> mode = Ensemble(nn.Linear(2, 1, bias=False), posterior)
@@ -68,7 +68,7 @@ class Ensemble:
             statistics.check(self.network.model, posterior, samples, seed)
 
     def __len__(self) -> int:
-        """How many networks there are; the mode is one."""
+        """How many networks there are; the mode counts as one."""
         return max(self.samples, 1)
 
     def tensors(self, index: int) -> Weights:
@@ -80,7 +80,7 @@ class Ensemble:
         return weights if self.statistics is None else {**weights, **self.statistics.buffers(index)}
 
     def calibration(self, given: LogitScale | None = None) -> tuple[float, tuple[float, ...]]:
-        """Factor and shifts of these networks' logits: the given calibration's, the posterior's, or none."""
+        """Factor and shifts for these networks' logits: from the given calibration, the posterior, or none."""
         own = LogitScale() if self.posterior is None else self.posterior.logit_scale
         return (given or own).of(self.samples)
 
@@ -89,7 +89,7 @@ class Ensemble:
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yield ``(rows of x, outputs [some networks, rows, ...])``, all rows before the next networks.
 
-        To be iterated inside `evaluating(model)`.
+        Iterate it inside `evaluating(model)`.
         """
         _check_inputs(x, batch_size, memory_budget)
         if memory_budget is None:
@@ -97,32 +97,32 @@ class Ensemble:
         size = len(x) if batch_size is None else batch_size
         batches = [slice(start, min(start + size, len(x))) for start in range(0, len(x), size)]
 
-        # The first network runs alone and shows how much memory one needs.
+        # The first network runs by itself and shows how much memory one needs.
         first, at_once = self.tensors(0), 1
         for rows in batches:
             with _LargestTensor() as largest:  # type: ignore[no-untyped-call, unused-ignore]
                 outputs = _without_randomness(self.network, first, x[rows])
             if rows.start == 0 and len(self) > 1:
                 weights = sum(value.nbytes for value in first.values())
-                # Weights exist singly and stacked; an operation holds its input, its output and some work space.
+                # Weights exist both separately and stacked; an operation holds its input, its output and workspace.
                 at_once = max(1, memory_budget // (2 * weights + 3 * largest.bytes))
             yield rows, outputs.unsqueeze(0)
 
-        done, vectorised = 1, at_once > 1
+        done, vectorized = 1, at_once > 1
         while done < len(self):
             group = [self.tensors(index) for index in range(done, min(done + at_once, len(self)))]
-            stack = {name: torch.stack([each[name] for each in group]) for name in first} if vectorised else None
+            stack = {name: torch.stack([each[name] for each in group]) for name in first} if vectorized else None
             for rows in batches:
-                found = None if stack is None else _try_vectorised(self.network, stack, x[rows])
+                found = None if stack is None else _try_vectorized(self.network, stack, x[rows])
                 if found is None:
-                    stack, vectorised = None, False
+                    stack, vectorized = None, False
                     found = torch.stack([self.network(each, x[rows]) for each in group])
                 yield rows, found
             done += len(group)
 
 
-def _try_vectorised(network: PureNetwork, stack: Weights, x: Tensor) -> Tensor | None:
-    """All networks of a stack in one pass; None if `vmap` cannot run the model, or only slowly."""
+def _try_vectorized(network: PureNetwork, stack: Weights, x: Tensor) -> Tensor | None:
+    """All networks of a stack in one pass; None if `vmap` cannot run the model, or would be slow."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="There is a performance drop")
@@ -130,12 +130,12 @@ def _try_vectorised(network: PureNetwork, stack: Weights, x: Tensor) -> Tensor |
     except Exception as error:
         if "randomness error mode" in str(error):
             raise InvalidInput(_RANDOM) from error
-        # Whatever it was: if it is the model's own error, running one by one will show it.
+        # If it is the model's own error, running the networks one by one will show it.
         return None
 
 
 _RANDOM = (
-    "the model draws random numbers in eval mode, so that no prediction could be repeated; "
+    "the model draws random numbers in eval mode, so its predictions are not reproducible; "
     "use nn.Dropout, which is off in eval mode, or pass training=self.training"
 )
 
@@ -149,7 +149,7 @@ def _without_randomness(network: PureNetwork, tensors: Weights, x: Tensor) -> Te
 
 
 class _LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
-    """Notes the size of the largest tensor that any operation returns."""
+    """Records the size of the largest tensor that any operation returns."""
 
     bytes = 0
 

@@ -16,7 +16,7 @@ from bayesbinn.errors import InvalidInput
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients; every training flag and the random state come back afterwards."""
+    """Eval mode, no gradients; every training flag and the random state are restored afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     try:
@@ -31,7 +31,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 class PureNetwork:
     """A model as a function of its weights and buffers: calls write to copies, never to the model.
 
-    Tensors are given by canonical name; parameters that are not given are the model's own.
+    Tensors are passed by canonical name; those not passed are the model's own.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -40,7 +40,7 @@ class PureNetwork:
         self._actual = {canonical_name(name): (name, tensor) for name, tensor in named}
 
     def __call__(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """One network. `tensors` may be written to by the model (BatchNorm in training mode)."""
+        """One network. The model may write to `tensors` (BatchNorm in training mode)."""
         output = functional_call(self.model, {**self._buffers(), **self._own(tensors)}, (x,))
         return _checked_output(output, x)
 
@@ -78,6 +78,6 @@ def _checked_output(output: Any, x: Tensor) -> Tensor:
         raise InvalidInput(f"the model returned a {type(output).__name__}; it must return one tensor")
     if output.ndim == 0 or len(output) != len(x):
         raise InvalidInput(
-            f"the model returned shape {tuple(output.shape)} for {len(x)} inputs; the first axis must be the inputs'"
+            f"the model returned shape {tuple(output.shape)} for {len(x)} inputs; the first axis must match the inputs"
         )
     return output

@@ -1,17 +1,17 @@
 """A scale and a shift per class for the logits, fitted to validation data: p = softmax(scale·(z + shift)).
 
-Everything works on logits z of shape [samples, inputs, classes]; the probabilities of the samples are
-averaged. Few validation rows say little about a scale and less about K shifts, so that both have priors:
+All functions take logits z of shape [samples, inputs, classes] and average the probabilities of the
+samples. Few validation rows say little about a scale and less about K shifts, so both have priors:
 
 - The scale. Let two classes be Gaussian with the accuracy a = Φ(d/2). Their log odds are N(±d²/2, d²), with
-  the mean square d² + d⁴/4, and that is what a calibrated difference of two logits must have. With the
+  the mean square d² + d⁴/4, which a calibrated difference of two logits must also have. With the
   accuracy on the validation rows by Laplace's rule, (right + 1)/(rows + K), this gives a scale s₀ in the
-  unit of the logits: for K = 2 and logits of unit variance 0.8 at 70 %, 2.9 at 90 % and 8.3 at 99 %. The
-  prior of log scale is N(log s₀, (log 2)²): the rule is rough, but seldom wrong by more than a factor of 4.
-- The shifts. c = scale·shift is added to log odds. Only classes with `ROWS_FOR_A_SHIFT` rows or more have one;
-  these sum to 0, and that of every other class is 0: a class that the validation rows lack is as likely as before
-  relative to the mean of the rest. The prior of c_k is N(m, w²·n_k/(n_k + 10)) with any m: few rows n_k move a
-  class little. The width w is 0.3, which did no harm on any table tried, or 1 if that lowers the NLL in
+  unit of the logits: for K = 2 and logits of unit variance, 0.8 at 70 %, 2.9 at 90 % and 8.3 at 99 %. The
+  prior of log scale is N(log s₀, (log 2)²): the rule is rough, but rarely wrong by more than a factor of 4.
+- The shifts. c = scale·shift is added to the log odds. Only classes with at least `ROWS_FOR_A_SHIFT` rows have one;
+  these sum to 0, and every other class has 0: a class without validation rows stays as likely as before
+  relative to the mean of the rest. The prior of c_k is N(m, w²·n_k/(n_k + 10)) with any m, so few rows n_k move a
+  class only a little. The width w is 0.3, which did no harm on any table we tried, or 1 if that lowers the NLL in
   cross-validation by more than two standard errors. 200 rows of pure noise with classes of 95 % and 5 % are
   enough for an NLL within 0.01 of the base rate's.
 """
@@ -29,24 +29,24 @@ from torch import Tensor
 from bayesbinn.prediction.predicting import shifted
 
 LOG_SCALE_DEVIATION = math.log(2)
-"""Of the prior of log scale."""
+"""Standard deviation of the prior of log scale."""
 WIDTHS = (0.3, 1.0)
-"""Of the shifts' prior, in nats. A width of 3 gained little on unequal classes and lost on breast cancer and digits."""
+"""Widths of the shifts' prior, in nats. 3 gained little on unequal classes and hurt on breast cancer and digits."""
 ROWS_OF_A_CLASS = 10
-"""With this many rows a class has half of the prior variance."""
+"""With this many rows, a class has half of the prior variance."""
 ROWS_FOR_A_SHIFT = 2
-"""With fewer rows a class has no shift of its own."""
+"""With fewer rows, a class gets no shift."""
 SCALE_BOUNDS = (0.01, 30.0)
 """For logits of unit variance: from no information to an accuracy of 99.99 %."""
 FEWEST_ROWS = 20
-"""With fewer rows no shift is fitted, and the scale is mostly its prior."""
+"""With fewer rows, no shift is fitted, and the scale is mostly the prior's."""
 FOLDS = 5
-# Cross-validation on more takes time and decides nothing else.
+# Cross-validation on more rows takes time and does not change the decision.
 _ROWS_TO_CHOOSE_BY = 1000
 _SAMPLES_TO_CHOOSE_BY = 4
 # A step that would lower the sum of all −log p by less than this is not taken.
 _LEAST_GAIN = 1e-8
-_MOST_STEPS, _MOST_HALVINGS = 100, 30
+_MAX_STEPS, _MAX_HALVINGS = 100, 30
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def fit_logits(
 
     Inputs of different `weights` count as (Σw)²/Σw² inputs in all: as many of equal weight are worth the same.
 
-    If all n rows are right in every sample, no shift could mend anything, and the scale is at most that
+    If all n rows are right in every sample, no shift could improve anything, and the scale is at most the one
     with a mean confidence of (n + 1)/(n + 2), Laplace's rule.
 
     `centre` is the median of the scale's prior where it is known: 1 for networks whose last layer learned a gain
@@ -98,7 +98,7 @@ def _counts_of(weights: Tensor | None, rows: int) -> Tensor:
 
 
 def classes_with_a_shift(targets: Tensor) -> list[int]:
-    """Those of `ROWS_FOR_A_SHIFT` rows or more.
+    """The classes with at least `ROWS_FOR_A_SHIFT` rows.
 
     >>> classes_with_a_shift(torch.tensor([0] * 30 + [1] + [3] * 30))
     [0, 3]
@@ -131,16 +131,16 @@ def logit_size(logits: Tensor) -> float:
     >>> round(logit_size(torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])) ** 2, 6)  # the difference is ±2
     2.0
     """
-    centred = logits - logits.mean(dim=-1, keepdim=True)
-    squares = centred.square().sum(dim=-1) / (logits.shape[-1] - 1)
-    # An input far from all others may have logits of any size; it must not decide for the rest.
+    centered = logits - logits.mean(dim=-1, keepdim=True)
+    squares = centered.square().sum(dim=-1) / (logits.shape[-1] - 1)
+    # An outlier may have logits of any size; it must not decide for the rest.
     return math.sqrt(float(squares.clamp(max=9 * float(squares.median())).mean()))
 
 
 def expected_scale(accuracy: float, classes: int) -> float:
-    """The scale s₀ of the module's text, for logits with σ = 1.
+    """The scale s₀ of the module docstring, for logits with σ = 1.
 
-    Among K classes, a right answer against one other class has the odds a : (1 − a)/(K − 1).
+    With K classes, the odds of the right answer against one other class are a : (1 − a)/(K − 1).
 
     >>> [round(expected_scale(a, 2), 1) for a in (0.7, 0.9, 0.99)], round(expected_scale(0.97, 10), 1)
     ([0.8, 2.9, 8.3], 11.0)
@@ -148,7 +148,7 @@ def expected_scale(accuracy: float, classes: int) -> float:
     pair = accuracy / (accuracy + (1 - accuracy) / (classes - 1))
     d = 2 * NormalDist().inv_cdf(pair) if pair > 0.5 else 0.0
     scale = math.sqrt((d**2 + d**4 / 4) / 2)
-    # A network at chance has no scale; 0.1 is close to none and leaves a logarithm to start from.
+    # A network at chance has no scale; 0.1 is close to 0 and still has a logarithm to start from.
     return min(max(scale, 0.1), SCALE_BOUNDS[1])
 
 
@@ -164,10 +164,10 @@ class _Problem:
     targets: Tensor
     counts: Tensor
     """What each input counts for; 1 without weights."""
-    log_centre: float
+    log_center: float
     bounds: tuple[float, float]
     shifted: list[int]
-    """The classes that may have a shift, by all rows: the same in every fold."""
+    """The classes that may have a shift, judged by all rows: the same in every fold."""
 
     @staticmethod
     def of(z: Tensor, y: Tensor, weights: Tensor | None = None) -> _Problem:
@@ -177,11 +177,11 @@ class _Problem:
         classes = z.shape[-1]
         # Logits that are all 0 fit any scale.
         unit = 1 / (logit_size(z) or 1.0)
-        centre = unit * expected_scale((right + 1) / (total + classes), classes)
+        center = unit * expected_scale((right + 1) / (total + classes), classes)
         low, high = SCALE_BOUNDS
         first = z.permute(2, 0, 1).contiguous()
         bounds = math.log(unit * low), math.log(unit * high)
-        return _Problem(first, y, counts, math.log(centre), bounds, classes_with_a_shift(y))
+        return _Problem(first, y, counts, math.log(center), bounds, classes_with_a_shift(y))
 
     def rows(self, chosen: Tensor) -> _Problem:
         """The same problem on some rows, with the same prior of the scale."""
@@ -191,24 +191,24 @@ class _Problem:
         """Where NLL − log prior is least, for shifts of this prior width: Fisher scoring with halved steps."""
         precision = self._precision(width)
         directions = self._directions() if width else self._directions()[:, :1]
-        centre = torch.zeros(len(precision), dtype=torch.float64)
-        centre[0] = self.log_centre
+        center = torch.zeros(len(precision), dtype=torch.float64)
+        center[0] = self.log_center
         at = self._best_of_a_scan() if start is None else start
-        value, slope, curvature = self._penalised(at, centre, precision)
-        for _ in range(_MOST_STEPS):
+        value, slope, curvature = self._penalized(at, center, precision)
+        for _ in range(_MAX_STEPS):
             t, outward = float(at[0]), float(slope[0])
             held = (t <= self.bounds[0] and outward > 0) or (t >= self.bounds[1] and outward < 0)
             along = directions[:, 1:] if held else directions
             step = -along @ torch.linalg.solve(along.T @ curvature @ along, along.T @ slope)
-            # Beyond a factor of e² the quadratic model of the scale says nothing.
+            # Beyond a factor of e², the quadratic model of the scale is useless.
             step = step / max(1.0, abs(float(step[0])) / 2)
             gain = -float(slope @ step)
             if gain < _LEAST_GAIN:
                 break
-            for _ in range(_MOST_HALVINGS):
+            for _ in range(_MAX_HALVINGS):
                 there = at + step
                 there[0] = there[0].clamp(*self.bounds)
-                found = self._penalised(there, centre, precision)
+                found = self._penalized(there, center, precision)
                 if found[0] < value:
                     break
                 step = step / 2
@@ -223,13 +223,13 @@ class _Problem:
         result = torch.zeros(len(self.logits) + 1, max(count, 1), dtype=torch.float64)
         result[0, 0] = 1
         if count > 1:
-            centring = torch.eye(count, dtype=torch.float64) - 1 / count
+            centering = torch.eye(count, dtype=torch.float64) - 1 / count
             index = torch.tensor(self.shifted) + 1
-            result[index, 1:] = torch.linalg.eigh(centring).eigenvectors[:, 1:]  # the first is the constant one
+            result[index, 1:] = torch.linalg.eigh(centering).eigenvectors[:, 1:]  # the first is the constant one
         return result
 
     def _precision(self, width: float) -> Tensor:
-        """Of the prior, with the common part of all shifts free: adding it to every class changes nothing."""
+        """Precision of the prior. The common part of all shifts is free: adding it to every class changes nothing."""
         result = torch.zeros(len(self.logits) + 1, len(self.logits) + 1, dtype=torch.float64)
         result[0, 0] = LOG_SCALE_DEVIATION**-2
         if width:
@@ -248,14 +248,14 @@ class _Problem:
         u = self.logits * math.exp(float(parameters[0]))
         return torch.log_softmax(u.add_(parameters[1:].view(-1, 1, 1)), dim=0)
 
-    def _penalised(self, at: Tensor, centre: Tensor, precision: Tensor) -> tuple[float, Tensor, Tensor]:
+    def _penalized(self, at: Tensor, center: Tensor, precision: Tensor) -> tuple[float, Tensor, Tensor]:
         value, slope, curvature = self._nll(at)
-        away = at - centre
+        away = at - center
         pull = precision @ away
         return value + 0.5 * float(pull @ away), slope + pull, curvature + precision
 
     def _nll(self, parameters: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Σ over rows of −log p, its gradient, and Fisher's information as its curvature.
+        """Σ over rows of −log p, its gradient, and the Fisher information as its curvature.
 
         With u = e^t·z + c, ∂(−log mean p_y)/∂u = r·(p − 1[y]), r the share of a sample in the mean p_y; the
         information of u is r·(diag p − p·pᵀ), and ∂u/∂t = e^t·z.
@@ -284,16 +284,16 @@ class _Problem:
         return -float((mean * self.counts).sum()), slope, curvature
 
     def _best_of_a_scan(self, points: int = 9) -> Tensor:
-        """A start without shifts: the NLL of a mean over samples may have several minima along the scale."""
+        """A starting point without shifts: the NLL of a mean over samples may have several minima along the scale."""
         sub = self.rows(_some_rows(self.targets))
         none = torch.zeros(len(self.logits), dtype=torch.float64)
-        grid = [*torch.linspace(*self.bounds, points).tolist(), self.log_centre]
+        grid = [*torch.linspace(*self.bounds, points).tolist(), self.log_center]
         starts = [torch.cat([none.new_tensor([t]), none]) for t in grid]
         return min(starts, key=lambda start: float(sub.nll_of_rows(start) @ sub.counts))
 
 
 def _picked(log_p: Tensor, targets: Tensor) -> Tensor:
-    """[samples, inputs]: of the true classes."""
+    """[samples, inputs]: for the true classes."""
     return log_p.gather(0, targets.expand(1, *log_p.shape[1:])).squeeze(0)
 
 
@@ -343,13 +343,13 @@ def _held_out(problem: _Problem, fold: Tensor, width: float) -> Tensor:
 
 
 def _some_rows(targets: Tensor) -> Tensor:
-    """All rows, or about `_ROWS_TO_CHOOSE_BY`: the same share of every class, at least one row of each."""
+    """All rows, or about `_ROWS_TO_CHOOSE_BY` of them: the same share of every class, at least one row of each."""
     every = -(-len(targets) // _ROWS_TO_CHOOSE_BY)
     return _rank_in_class(targets) % every == 0
 
 
 def _rank_in_class(targets: Tensor) -> Tensor:
-    """The how-manieth of its class a row is, from 0.
+    """The position of each row within its class, from 0.
 
     >>> _rank_in_class(torch.tensor([5, 2, 5, 5, 2])).tolist()
     [0, 0, 1, 2, 1]

@@ -70,26 +70,26 @@ def calibrate(
     batch_size: int | None = None,
     statistics: BatchNormStatistics | None = None,
 ) -> BernoulliPosterior | LogitScale:
-    """The same posterior with calibrated probabilities, by the mode and by the mean; without one, a `LogitScale`.
+    """The same posterior with calibrated probabilities, for the mode and for the mean; without one, a `LogitScale`.
 
     The paper's networks end in BatchNorm without gain and bias: their logits have zero mean and unit
     variance whatever they learned. Raw probabilities are underconfident and cannot express that one
     class is more frequent than another. `predict` then uses softmax(factor·(logits + shift)): a factor, and a shift
-    for each class where there are enough rows to tell that shifts help. A shift may change which class is
-    likeliest: with classes of 95 % and 5 % and inputs that say nothing, every prediction becomes 95 % : 5 %.
+    for each class if there are enough rows to show that shifts help. A shift may change which class is
+    most likely: with classes of 95 % and 5 % and inputs that say nothing, every prediction becomes 95 % : 5 %.
 
     Few rows never lead to extreme probabilities: factor and shifts have priors, and cross-validation decides
-    on the shifts (see `bayesbinn.prediction.logit_fit`). A class with fewer than 2 rows gets no shift. Under 20 rows,
-    or with rows of one class alone, a `CalibrationWarning` says so.
+    on the shifts (see `bayesbinn.prediction.logit_fit`). A class with fewer than 2 rows gets no shift. With fewer than
+    20 rows, or rows of one class only, you get a `CalibrationWarning`.
 
     Args:
         model: a classifier, as in `predict`.
-        posterior: its present calibration plays no part. None: the model's weights as they are, such as
+        posterior: its current calibration is ignored. None: the model's weights as they are, such as
             those of a full-precision network; pass the result as ``predict(..., calibration=...)``.
         inputs: validation inputs, not used in training.
         targets: their classes, integers.
-        samples: posterior samples behind the mean; 0 leaves the mean's calibration as it is.
-        seed: of the samples.
+        samples: posterior samples to average for the mean; 0 leaves the mean's calibration as it is.
+        seed: seed of the samples.
         batch_size: inputs per forward pass; None: all at once. The logits of all samples,
             [samples, inputs, classes], are kept in memory.
         statistics: BatchNorm statistics per sample, if `predict` will use them.
@@ -106,14 +106,14 @@ def calibrate(
     if len(targets) < FEWEST_ROWS:
         warnings.warn(
             f"{len(targets)} validation rows are too few to calibrate: the scale is a cautious guess from the "
-            f"accuracy, and classes get no shift; use {FEWEST_ROWS} rows or more",
+            f"accuracy, and classes get no shift; use at least {FEWEST_ROWS} rows",
             CalibrationWarning,
             stacklevel=2,
         )
     elif int(targets.min()) == int(targets.max()):
         warnings.warn(
-            f"all {len(targets)} validation rows are of class {int(targets[0])}: they say nothing about the other "
-            "classes, so that classes get no shift; use rows of every class",
+            f"all {len(targets)} validation rows are of class {int(targets[0])} and say nothing about the other "
+            "classes, so classes get no shift; use rows of every class",
             CalibrationWarning,
             stacklevel=2,
         )
@@ -150,7 +150,7 @@ def _all_outputs(ensemble: Ensemble, inputs: Tensor, batch_size: int | None) -> 
 def _fitted(logits: Tensor, targets: Tensor) -> LogitFit:
     low, high, classes = int(targets.min()), int(targets.max()), logits.shape[-1]
     if low < 0 or high >= classes:
-        raise InvalidInput(f"targets lie between {low} and {high}; the model has classes 0 to {classes - 1}")
+        raise InvalidInput(f"targets range from {low} to {high}; the model has classes 0 to {classes - 1}")
     if not bool(torch.isfinite(logits).all()):
-        raise InvalidInput("the model's logits are not finite on the validation inputs; look for NaN in the inputs")
+        raise InvalidInput("the model's logits are not finite on the validation inputs; check the inputs for NaN")
     return fit_logits(logits, targets)

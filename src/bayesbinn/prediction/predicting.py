@@ -1,8 +1,8 @@
 """Prediction by the posterior's mode or by the mean over samples, with the uncertainty split into its parts.
 
-A model is called as a pure function of its weights (`PureNetwork`): nothing in it is written to.
-Network `i` of a seed is always ``posterior.draw(seed, i)`` (`Ensemble`), so that neither the size of the
-batches nor the way the samples are grouped changes what is predicted.
+The model is called as a pure function of its weights (`PureNetwork`) and never written to.
+Network `i` of a seed is always ``posterior.draw(seed, i)`` (`Ensemble`), so neither the size of the
+batches nor the grouping of the samples changes the prediction.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _FIELDS = {
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """What `predict` returns: for classification `probabilities`, `classes` and the entropies, for regression
-    `mean` and `std`. Asking one task for the other's result is an error."""
+    `mean` and `std`. Asking for a result of the other task is an error."""
 
     task: Task
     samples: int
-    """How many posterior samples are behind it; 0 is the mode."""
+    """How many posterior samples were averaged; 0 is the mode."""
     tensors: Mapping[str, Tensor]
 
     @property
@@ -49,7 +49,7 @@ class Prediction:
 
     @property
     def classes(self) -> Tensor:
-        """[batch]: the likeliest class."""
+        """[batch]: the most likely class."""
         return self.probabilities.argmax(dim=-1)
 
     @property
@@ -59,12 +59,12 @@ class Prediction:
 
     @property
     def aleatoric(self) -> Tensor:
-        """[batch]: the samples' mean entropy in nats: what stays uncertain once the weights are known."""
+        """[batch]: the samples' mean entropy in nats: the uncertainty that remains when the weights are known."""
         return self._get("aleatoric")
 
     @property
     def mutual_information(self) -> Tensor:
-        """[batch]: how much the samples disagree, in nats: what knowing the weights would tell. 0 at the mode."""
+        """[batch]: how much the samples disagree, in nats: the uncertainty about the weights. 0 at the mode."""
         return self._get("mutual_information")
 
     @property
@@ -108,24 +108,24 @@ def predict(
 
     The probabilities of one network are softmax(factor·(logits + shift)), with the factor and the shifts
     that `calibrate` fitted. The shifts express how frequent the classes are, so they may change which
-    class is likeliest. Probabilities are averaged, never logits. The model runs in eval mode, and neither its
-    weights, buffers, gradients and training flags nor torch's random state change.
+    class is most likely. Probabilities are averaged, never logits. The model runs in eval mode; its weights,
+    buffers, gradients and training flags and torch's random state do not change.
 
     Args:
-        model: returns logits [batch, classes]; one logit, [batch] or [batch, 1], is that of class
-            1 of two. For regression any shape [batch, ...].
-        posterior: what the binary weights are drawn from; None: the model's weights as they are.
+        model: returns logits [batch, classes]; a single logit, [batch] or [batch, 1], is that of class
+            1 of two. For regression, any shape [batch, ...].
+        posterior: where the binary weights come from; None: the model's weights as they are.
         x: the inputs, along the first axis.
         samples: how many samples to average over.
         task: "classification" or "regression".
-        seed: of the samples. The same seed draws the same networks.
+        seed: seed of the samples. The same seed draws the same networks.
         batch_size: inputs per forward pass; None: all at once.
         statistics: BatchNorm statistics per sample, from ``recalibrate(..., samples, seed=seed)``.
-        memory_budget: bytes that the samples of one vectorised pass may take (an estimate). By
-            default 16 MiB on a CPU, where more is not faster, and 1 GiB elsewhere. If not even two
+        memory_budget: bytes that the samples of one vectorized pass may take (an estimate). By
+            default 16 MiB on a CPU, where more is not faster, and 1 GiB elsewhere. If fewer than two
             samples fit, or `torch.func.vmap` cannot run the model, samples run one by one.
-        calibration: factor and shifts of the logits; None: those of the posterior, or none without one.
-            For a model without a posterior: what ``calibrate(model, None, ...)`` returned.
+        calibration: factor and shifts of the logits; None: those of the posterior, if there is one.
+            For a model without a posterior, pass the result of ``calibrate(model, None, ...)``.
 
     >>> model = nn.Linear(2, 3, bias=False)
     >>> posterior = BernoulliPosterior({"weight": torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 0.0]])})
@@ -155,13 +155,13 @@ def predict(
 
 
 def _check_defined(x: Tensor, predicted: Tensor) -> None:
-    """Refuse NaN, whose likeliest class would be called 0."""
+    """Reject NaN, for which argmax would return class 0."""
     lost = ~torch.isfinite(predicted if predicted.dim() == 1 else predicted.flatten(1).sum(1))
     if bool(lost.any()):
         row = int(lost.nonzero()[0])
         whole = not x.is_floating_point() or bool(torch.isfinite(x[row]).all())
         reason = "the network's output is not finite" if whole else "the input has a NaN or infinite value"
-        raise InvalidInput(f"input {row} has no prediction ({int(lost.sum())} such inputs): {reason}; correct it")
+        raise InvalidInput(f"input {row} has no prediction ({int(lost.sum())} such inputs): {reason}; fix it")
 
 
 # ---- averages ------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class _Moments:
         self.mean = self.squares = self._count = torch.empty(0)
 
     def add(self, rows: slice, values: Tensor) -> None:
-        """`values` [samples, rows, ...] are further samples of these rows."""
+        """Add `values` [samples, rows, ...], more samples of these rows."""
         if self._groups == 0:
             self.mean = values.new_zeros(len(self._x), *values.shape[2:])
             self.squares = torch.zeros_like(self.mean)
@@ -189,7 +189,7 @@ class _Moments:
 
 
 def _probabilities_and_entropy(outputs: Tensor, scale: float, shift: tuple[float, ...]) -> Tensor:
-    """[samples, batch, classes + 1]: what is averaged over samples."""
+    """[samples, batch, classes + 1]: the values to average over samples."""
     logits = class_logits(outputs)
     if shift and len(shift) != logits.shape[-1]:
         raise InvalidInput(
@@ -203,7 +203,7 @@ def _probabilities_and_entropy(outputs: Tensor, scale: float, shift: tuple[float
 def _classification(moments: _Moments, samples: int) -> dict[str, Tensor]:
     probabilities, aleatoric = moments.mean[:, :-1], moments.mean[:, -1]
     total = entropy(probabilities)
-    # Never below 0 by Jensen's inequality; rounding can miss that by an ulp.
+    # By Jensen's inequality this is never below 0, except for rounding errors.
     information = (total - aleatoric).clamp(min=0) if samples else torch.zeros_like(total)
     return {
         "probabilities": probabilities,
@@ -220,7 +220,7 @@ def _regression(moments: _Moments, samples: int) -> dict[str, Tensor]:
 
 
 def class_logits(outputs: Tensor) -> Tensor:
-    """Logits [samples, batch, classes] from a classifier's outputs; one logit is that of class 1 of two.
+    """Logits [samples, batch, classes] from a classifier's outputs; a single logit is that of class 1 of two.
 
     >>> class_logits(torch.tensor([[2.0, -1.0]])).tolist()
     [[[0.0, 2.0], [0.0, -1.0]]]
@@ -235,7 +235,7 @@ def class_logits(outputs: Tensor) -> Tensor:
 
 
 def shifted(logits: Tensor, shift: Sequence[float]) -> Tensor:
-    """logits + shift along the last axis; an empty shift is none."""
+    """logits + shift along the last axis; an empty shift means no shift."""
     return logits + torch.tensor(shift, dtype=logits.dtype, device=logits.device) if len(shift) else logits
 
 
@@ -250,5 +250,5 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 def _wide(outputs: Tensor) -> Tensor:
-    """float64, so that the order of summation does not show; Apple's GPUs have none."""
+    """float64, so that the order of summation does not matter; Apple GPUs do not support it."""
     return outputs.to(torch.float32 if outputs.device.type == "mps" else torch.float64)

@@ -1,4 +1,4 @@
-"""A caller's numbers as the networks need them: float32, contiguous, nothing missing."""
+"""A caller's numbers in the form the networks need: float32, contiguous, nothing missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def as_floats(x: ArrayLike) -> NDArray[np.float32]:
 
 
 def _refuse_masks(x: Any) -> None:
-    """NumPy drops a mask when it converts an array, and what was masked counts."""
+    """Reject masked entries: NumPy drops the mask when it converts an array and would use the values under it."""
     if isinstance(x, np.ma.MaskedArray):
         rows = np.ma.getmaskarray(x).reshape(len(x) if x.ndim else 1, -1).any(axis=1)
         if rows.any():

@@ -1,4 +1,4 @@
-"""Inputs for a model file: arrays and tables, read with NumPy and the standard library alone."""
+"""Inputs for a model file: arrays and tables, read with only NumPy and the standard library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bayesbinn.runtime.tables import check_names, encode_file
 SUFFIXES = (".npy", ".npz", ".csv", ".tsv")
 
 
-# What the training data's reader takes for a number: ASCII digits, no underscores. NaN and infinity are refused later.
+# A number as the reader of training data defines it: ASCII digits, no underscores. NaN and infinity are rejected later.
 _NUMBER = re.compile(r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 
 
@@ -29,8 +29,8 @@ def load_inputs(
     """[batch, *input_shape] from a file: a .npy array, the array `x` (or the only one) of a .npz, or a table.
 
     A table has a row for each example. If its first line names the columns, those that the model was
-    trained on are taken by name. With an `encoding` a table may hold whatever the training table held; an array
-    has its columns in the model's order, or the codes. What had to be assumed is added to `notes`.
+    trained on are selected by name. With an `encoding` a table may hold whatever the training table held; an array
+    has its columns in the model's order, or the codes. Any assumption made is added to `notes`.
     """
     try:
         is_file, is_folder, there = path.is_file(), path.is_dir(), path.exists()
@@ -59,11 +59,11 @@ def load_inputs(
         raise InvalidFile(f"{path}: an array of {array.dtype}; numbers are needed")
     _need_rows(path, array)
     array = _in_shape(path, array, graph.input_shape)
-    with np.errstate(over="ignore"):  # found below
+    with np.errstate(over="ignore"):  # checked below
         inputs = array.astype(np.float32).reshape(-1, *graph.input_shape)
     lost = ~np.isfinite(inputs).reshape(len(inputs), -1).all(axis=1)
     if lost.any():
-        raise InvalidFile(f"{path}: example {lost.argmax()} holds NaN, infinity or a number beyond float32")
+        raise InvalidFile(f"{path}: example {lost.argmax()} has NaN, infinity or a number too large for float32")
     return inputs
 
 
@@ -78,7 +78,7 @@ def are_pixels(inputs: NDArray[np.float32]) -> bool:
 
 
 def _in_shape(path: Path, array: NDArray[Any], wanted: tuple[int, ...]) -> NDArray[Any]:
-    """The array with its axes in the model's order; `bayesbinn predict` takes and refuses the same shapes."""
+    """The array with its axes in the model's order; `bayesbinn predict` accepts and rejects the same shapes."""
     found = array.shape[1:]
     if found == wanted:
         return array
@@ -92,12 +92,12 @@ def _in_shape(path: Path, array: NDArray[Any], wanted: tuple[int, ...]) -> NDArr
 
 
 def _channels_last(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether these can only be images [H, W, C] for a model of [C, H, W]."""
+    """Whether these can only be images [H, W, C] for a model that takes [C, H, W]."""
     return len(found) == 3 and found[0] not in (1, 3) and found[2] in (1, 3) and (found[2], *found[:2]) == wanted
 
 
 def _fits(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Axes may be left out where they are 1, or all be flattened; other axes are not put in another order by guess."""
+    """Axes of size 1 may be missing, or all axes may be flattened; we never guess another order of the axes."""
     if len(found) == 1:
         return found[0] == prod(wanted)
     return [size for size in found if size != 1] == [size for size in wanted if size != 1]
@@ -105,7 +105,7 @@ def _fits(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 def _array(path: Path) -> NDArray[Any]:
     try:
-        # NumPy leaves a file open that it opened and found damaged.
+        # If NumPy opens a file itself and finds it damaged, it leaves it open.
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
@@ -119,7 +119,7 @@ def _array(path: Path) -> NDArray[Any]:
     except InvalidFile:
         raise
     except Exception as error:  # damaged files make NumPy raise anything: zlib.error, TokenError, MemoryError, ...
-        raise InvalidFile(f"{path}: not a whole NumPy file ({' '.join(str(error).split())[:200]})") from None
+        raise InvalidFile(f"{path}: not a valid NumPy file ({' '.join(str(error).split())[:200]})") from None
 
 
 def _table(path: Path, features: tuple[str, ...], separator: str, notes: list[str]) -> NDArray[Any]:
@@ -128,9 +128,9 @@ def _table(path: Path, features: tuple[str, ...], separator: str, notes: list[st
             reader = csv.reader(file, delimiter=separator)
             lines = [(reader.line_num, row) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidFile(f"{path}: not a table of text ({error})") from None
+        raise InvalidFile(f"{path}: not a text table ({error})") from None
     if not lines:
-        raise InvalidFile(f"{path}: no example in it")
+        raise InvalidFile(f"{path}: it has no examples")
     first = [cell.strip() for cell in lines[0][1]]
     header = first if _names_columns(first, features) else None
     body = lines if header is None else lines[1:]
@@ -138,12 +138,12 @@ def _table(path: Path, features: tuple[str, ...], separator: str, notes: list[st
     numbers = np.empty((len(body), len(columns)), np.float64)
     for i, (line, row) in enumerate(body):
         if len(row) != len(first):
-            raise InvalidFile(f"{path}: line {line} has {len(row)} columns, the first {len(first)}")
+            raise InvalidFile(f"{path}: line {line} has {len(row)} columns, the first line has {len(first)}")
         for j, column in enumerate(columns):
             cell = row[column].strip()
             if not _is_number(cell):
                 name = header[column] if header else f"{column + 1}"
-                raise InvalidFile(f"{path}: line {line}, column {name}: {row[column]!r} is no number")
+                raise InvalidFile(f"{path}: line {line}, column {name}: {row[column]!r} is not a number")
             numbers[i, j] = float(cell)
     return numbers
 
@@ -159,19 +159,19 @@ def _names_columns(first: list[str], features: tuple[str, ...]) -> bool:
 
 
 def _unnamed_columns(path: Path, first: list[str], features: tuple[str, ...], notes: list[str]) -> list[int]:
-    """All columns of a table without a header, in their order."""
+    """All columns of a table without a header, in order."""
     if features and len(first) != len(features):
         raise InvalidInput(
-            f"{path}: its first line holds {len(first)} numbers and does not name the model's {len(features)} columns; "
+            f"{path}: its first line has {len(first)} numbers and does not name the model's {len(features)} columns; "
             "add a header line"
         )
-    order = " and the columns for the model's, in its order" if features else ""
-    notes.append(f"{path}: its first line holds numbers only: it is taken for a row{order}")
+    order = "; columns are matched to the model's by position" if features else ""
+    notes.append(f"{path}: its first line has only numbers, so it is read as data{order}")
     return list(range(len(first)))
 
 
 def _columns(path: Path, header: list[str], features: tuple[str, ...]) -> list[int]:
-    """The columns that the model was trained on, by name; all for a model without names, but for row numbers."""
+    """The columns that the model was trained on, by name; if it has no names, all except row numbers."""
     check_names(path, header)
     for name in features:
         if name not in header:

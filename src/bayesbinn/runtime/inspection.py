@@ -15,7 +15,7 @@ from bayesbinn.modelfile.graph import Stored, own_per_network
 
 
 def inspect(path: Path) -> dict[str, Any]:
-    """Plain facts about a file, ready for JSON. The file is checked on the way, checksum and all."""
+    """Plain facts about a file, ready for JSON. Reading it checks everything, including the checksum."""
     model = model_file.read(path)
     shapes = model_file.shapes(model)
     layers: list[dict[str, Any]] = []
@@ -59,7 +59,7 @@ def inspect(path: Path) -> dict[str, Any]:
 
 
 def table(facts: dict[str, Any]) -> str:
-    """The same for people."""
+    """The same facts as text."""
     head = ["node", "name", "operation", "output", "weights", "bits", "bytes"]
     rows = [
         [
@@ -81,10 +81,10 @@ def table(facts: dict[str, Any]) -> str:
     networks = f"{facts['networks']} networks" if facts["networks"] > 1 else "one network"
     summary = [
         f"{facts['file']}: {facts['bytes']:,} bytes, format {facts['version']}, {networks} for {facts['task']}",
-        f"{facts['weights']:,} weights, {facts['times_smaller']:.1f} times smaller than as float32",
+        f"{facts['weights']:,} weights, {facts['times_smaller']:.1f} times smaller than float32",
         f"input {'×'.join(map(str, facts['input_shape']))}, output {'×'.join(map(str, facts['output_shape']))}, "
         f"logit scale {facts['logit_scale']:.4g}",
-        f"SHA-256 {facts['checksum']}: it fits",
+        f"SHA-256 {facts['checksum']} (verified)",
     ]
     if facts["classes"]:
         summary.append(f"classes {', '.join(map(printable, facts['classes']))}")

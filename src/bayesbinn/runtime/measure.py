@@ -22,7 +22,7 @@ _SECONDS = 0.02
 def measure(
     path: Path, batches: Sequence[int], threads: Sequence[int], max_memory: int = DEFAULT_MEMORY
 ) -> Iterator[dict[str, Any]]:
-    """Median time of a batch, for each number of threads and size of batch; the modes take turns."""
+    """Median time per batch for each thread count and batch size; the modes take turns."""
     file = read(path, max_memory)
     random = np.random.default_rng(0)
     for count in threads:
@@ -49,6 +49,6 @@ def _seconds(model: Model, x: Any, repeats: int) -> float:
 
 
 def _repeats(model: Model, x: Any) -> int:
-    """So many that a measurement takes some 20 ms; the first call is not counted."""
+    """How many calls take about 20 ms; the first call does not count."""
     _seconds(model, x, 1)
     return max(1, round(_SECONDS / max(_seconds(model, x, 1), 1e-7)))

@@ -1,4 +1,4 @@
-"""How much memory a model may take, and how much the NumPy reference is going to take."""
+"""How much memory a model may take, and how much the NumPy reference will take."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bayesbinn.modelfile.container import ModelFile
 from bayesbinn.modelfile.graph import Node, Shape, pooled_size, takes_eight_bits
 
 DEFAULT_MEMORY = 1 << 30
-"""Bytes. Far more than ordinary networks of bits need, far less than a file of some hundred bytes can ask for."""
+"""Bytes. Far more than ordinary binary networks need, far less than a file of a few hundred bytes can ask for."""
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _FLOAT = 4
 
 
 def bytes_of(text: str) -> int:
-    """A size as people write it; K, M, G and T are powers of 1024.
+    """Parse a size such as "512M"; K, M, G and T are powers of 1024.
 
     >>> bytes_of("512M"), bytes_of("1.5 GB"), bytes_of("4096")
     (536870912, 1610612736, 4096)
@@ -31,7 +31,7 @@ def bytes_of(text: str) -> int:
 
 
 def readable(size: int) -> str:
-    """A size for people.
+    """A size as text.
 
     >>> readable(1 << 30), readable(3_300_000_000), readable((1 << 30) - 1), readable(900)
     ('1 GB', '3.07 GB', '1024 MB', '900 bytes')
@@ -46,7 +46,7 @@ def readable(size: int) -> str:
 
 
 def last_uses(nodes: Sequence[Node]) -> list[int]:
-    """For each value the index of the last node that needs it; the output is needed after all of them."""
+    """For each value, the index of the last node that needs it; the output is needed after all of them."""
     last = [0] * (len(nodes) + 1)
     for index, node in enumerate(nodes):
         for value in node.inputs:
@@ -56,7 +56,7 @@ def last_uses(nodes: Sequence[Node]) -> list[int]:
 
 
 def reference_memory(model: ModelFile, shapes: Sequence[Shape], int8: bool) -> tuple[int, int]:
-    """Bytes that the reference takes at most: for unpacked weights, and for each example that runs at once."""
+    """Upper bounds on the bytes that the reference takes: for unpacked weights, and for each example run at once."""
     last = last_uses(model.graph.nodes)
     ending: dict[int, int] = {}
     for value, index in enumerate(last):
@@ -75,14 +75,14 @@ def reference_memory(model: ModelFile, shapes: Sequence[Shape], int8: bool) -> t
 
 
 def _node_memory(node: Node, shape: Shape, out: Shape, eight_bits: bool) -> int:
-    """Bytes of one example's result and of all arrays on the way to it."""
+    """Bytes of one example's result and of all intermediate arrays."""
     s, item = node.settings, 8 if eight_bits else _FLOAT
     size = 4 * item * prod(out)
     if eight_bits:
         size += (5 * _FLOAT + 8) * prod(shape)
     if node.op == "conv2d":
         top, bottom, left, right = s["padding"]
-        seen = shape[0] // s["groups"] * prod(out[1:])  # what one tap sees is copied for the product
+        seen = shape[0] // s["groups"] * prod(out[1:])  # the input of one kernel position is copied for the product
         size += item * (shape[0] * (shape[1] + top + bottom) * (shape[2] + left + right) + seen)
     elif "kernel" in s:
         size += 3 * _FLOAT * shape[0] * prod(_padded_length(node, axis, n) for axis, n in enumerate(shape[1:]))

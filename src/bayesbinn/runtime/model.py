@@ -32,7 +32,7 @@ from bayesbinn.runtime.prediction import (
 Activations = Literal["exact", "int8"]
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 Backend = Literal["auto", "native", "reference"]
-_STRIP_BYTES = 64 << 20  # of float64 arrays that are made of some rows' outputs
+_STRIP_BYTES = 64 << 20  # for float64 arrays computed from the outputs of some rows
 
 
 def load(
@@ -50,12 +50,12 @@ def load(
         activations: "exact" computes with float32 activations, as PyTorch does; "int8" rounds the input of
             every binary layer to 8 bits, with one scale per example, and is several times faster.
         threads: how many to use; by default all cores that this process may use.
-        backend: "native", "reference" (NumPy, slow), or "auto": native where the package was built with it.
-        max_memory: bytes that the file, what is prepared from it and a prediction may take together, 1 GB by
-            default. A small file can ask for much more; that is a `TooMuchMemory`, before anything is taken.
+        backend: "native", "reference" (NumPy, slow), or "auto": native if the package was built with it.
+        max_memory: bytes that the file, the prepared network and a prediction may take together, 1 GB by
+            default. A small file can ask for much more; that raises `TooMuchMemory` before anything is allocated.
 
-    A prediction depends neither on the threads nor on the batch that an input comes in. A loaded
-    model may be used from several Python threads; they take turns.
+    A prediction depends neither on the number of threads nor on the other inputs in the batch. Several
+    Python threads may share a loaded model; they take turns.
     """
     check_options(activations, threads, backend, max_memory)
     file = read(Path(path), max_memory)
@@ -66,7 +66,7 @@ def load(
 
 
 def check_options(activations: str, threads: int | None, backend: str, max_memory: int) -> None:
-    """Refuse what `load` cannot mean."""
+    """Check the arguments of `load`."""
     if activations not in ("exact", "int8"):
         raise InvalidInput(f"activations={activations!r}: it must be 'exact' or 'int8'")
     if backend not in ("auto", "native", "reference"):
@@ -103,18 +103,18 @@ class Model:
         self._network: Any = None
         if backend != "reference":
             self._network = _built(file, activations == "int8", self.threads, max_memory, required=backend == "native")
-        # The native network holds the weights in its own form; only the reference needs the file's.
+        # The native network keeps the weights in its own layout; only the reference needs the file's.
         self._file = file if self._network is None else None
         self._memory_left = max_memory - (file.size if self._network is None else self._network.memory())
         self._row_bytes = 4 * self.networks * self._output_size
         self._strip = max(1, _STRIP_BYTES // (12 * self._row_bytes))
         self._first_not_finite = first_not_finite if self._network is None else _native_check()
         if self._network is None:
-            reference.at_once(file, 1, activations, self._memory_left)  # refuses what could never run
+            reference.at_once(file, 1, activations, self._memory_left)  # rejects what could never run
 
     @property
     def backend(self) -> str:
-        """What runs it: "reference", or the instruction set of the native kernels."""
+        """What runs the model: "reference", or the instruction set of the native kernels."""
         if self._network is None:
             return "reference"
         from bayesbinn.runtime import _native
@@ -133,11 +133,11 @@ class Model:
 
     @property
     def networks(self) -> int:
-        """How many networks an ensemble has; 1 for a single one."""
+        """How many networks the ensemble has; 1 for a single network."""
         return self.graph.networks
 
     def outputs(self, x: ArrayLike) -> Array:
-        """[networks, batch, *output_shape]: what each network gives, before calibration."""
+        """[networks, batch, *output_shape]: the output of each network, before calibration."""
         return self._run(self._checked(x))
 
     def predict(self, x: ArrayLike) -> Array:
@@ -187,7 +187,7 @@ class Model:
     def regression(self, x: ArrayLike) -> Regression:
         """The mean output and its standard deviation over the networks."""
         if self.graph.task != "regression":
-            raise InvalidUse("this model tells classes; use prediction() or predict_proba()")
+            raise InvalidUse("this model is a classifier; use prediction() or predict_proba()")
         inputs = self._checked(x)
         strips = [mean_and_deviation(y) for y in self._strips(inputs)]
         return Regression(*(np.concatenate(each) for each in zip(*strips, strict=True)))
@@ -195,11 +195,11 @@ class Model:
     # ---- running ---------------------------------------------------------------------------------------
 
     def _run(self, inputs: NDArray[np.float32]) -> Array:
-        """What the networks give for checked inputs; infinities and NaN may be among it."""
+        """The networks' outputs for checked inputs, possibly with infinities and NaN."""
         batch = len(inputs)
         if batch * self._row_bytes > self._memory_left:
             raise TooMuchMemory(
-                f"the outputs of {batch} examples need {readable(batch * self._row_bytes)}, max_memory leaves "
+                f"the outputs of {batch} examples need {readable(batch * self._row_bytes)}, but max_memory leaves only "
                 f"{readable(self._memory_left)}; predict fewer at a time, or raise max_memory"
             )
         try:
@@ -216,20 +216,20 @@ class Model:
         return y if len(self.output_shape) == 1 else y.reshape(*y.shape[:2], *self.output_shape)
 
     def _finite(self, inputs: NDArray[np.float32], first: int) -> Array:
-        """Outputs (of a classification: scaled logits) that are numbers; `first` is the first row's number."""
+        """Finite outputs (scaled logits if it is a classifier); `first` is the number of the first row."""
         y = self._run(inputs)
         if self.graph.task == "classification" and self.graph.logit_scale != 1.0:
-            with np.errstate(over="ignore"):  # found below
+            with np.errstate(over="ignore"):  # checked below
                 y *= np.float32(self.graph.logit_scale)
         lost = self._first_not_finite(y.reshape(-1, self._output_size))
         if lost >= 0:
             raise InvalidInput(
-                f"row {first + lost % len(inputs)}: the model gives NaN or infinity for it; are its numbers too large?"
+                f"row {first + lost % len(inputs)}: the model's output is NaN or infinite; the inputs may be too large"
             )
         return y
 
     def _strips(self, inputs: NDArray[np.float32]) -> Iterator[Array]:
-        """The same for some rows after the other: what is made of an ensemble's outputs needs more memory than they."""
+        """The same, a few rows at a time: results computed from an ensemble's outputs take more memory than these."""
         for first in range(0, max(1, len(inputs)), self._strip):
             yield self._finite(inputs[first : first + self._strip], first)
 
@@ -256,7 +256,7 @@ class Model:
             inputs = inputs.reshape(-1, size)
         lost = self._first_not_finite(inputs)
         if lost >= 0:
-            raise InvalidInput(f"row {lost} holds NaN, infinity or a number beyond float32; finite numbers are needed")
+            raise InvalidInput(f"row {lost} has NaN, infinity or a number too large for float32; use finite numbers")
         return inputs
 
     def __repr__(self) -> str:
@@ -265,9 +265,9 @@ class Model:
 
 
 def _normalises_pixels(file: ModelFile) -> bool:
-    """Whether images are normalised first by a mean and a deviation that pixels of 0 to 255 have.
+    """Whether images are first normalized by a mean and a deviation that fit pixels from 0 to 255.
 
-    A file does not say what its inputs were; other numbers of that size, such as 0.0 to 255.0, look the same.
+    A file does not record the type of its inputs; other numbers of that size, such as 0.0 to 255.0, look the same.
     """
     first = file.graph.nodes[0] if file.graph.nodes else None
     if first is None or first.name != "normalisation" or first.op != "affine" or len(file.graph.input_shape) != 3:
@@ -287,12 +287,12 @@ def _native_check() -> Callable[[Array], int]:
     return check
 
 
-def _built(file: ModelFile, quantised: bool, threads: int, max_memory: int, required: bool) -> Any:
+def _built(file: ModelFile, quantized: bool, threads: int, max_memory: int, required: bool) -> Any:
     try:
         from bayesbinn.runtime import native
 
-        return native.build(file, quantised, threads, max_memory)
+        return native.build(file, quantized, threads, max_memory)
     except ImportError as error:
         if required:
-            raise InvalidUse(f"the native runtime is not there ({error}); reinstall with a C++ compiler") from None
+            raise InvalidUse(f"the native runtime is not available ({error}); reinstall with a C++ compiler") from None
         return None

@@ -1,8 +1,8 @@
 """Builds the native network of a model file: one call per operation, layouts and fusion decided here.
 
-Images are kept with the channels last, because a window's rows are then contiguous; everything
-else is kept as the file's shapes say ("plain"). A scale and shift, and then a ReLU or hard tanh,
-are done together with the operation before them where nothing else needs its result.
+Images are stored with the channels last, because the rows of a window are then contiguous; everything
+else is stored in the file's shapes ("plain"). A scale and shift, and then a ReLU or hard tanh,
+are fused into the operation before them if nothing else needs its result.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from bayesbinn.runtime.memory import readable
 Layout = Literal["plain", "image"]
 Scales = tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]
 Finish = tuple[NDArray[np.float32] | None, NDArray[np.float32] | None, float, float]
-"""Scale and shift [networks or 1, channels], and the limits of what comes out."""
+"""Scale and shift [networks or 1, channels], and the limits of the result."""
 Axis = tuple[int, int, int, int, int, int, bool]
 """Windows, pixels, kernel (0: adaptive), stride, padding, dilation, and whether an average counts the padding."""
 
 
-def build(model: ModelFile, quantised: bool, threads: int, max_memory: int) -> Any:
+def build(model: ModelFile, quantized: bool, threads: int, max_memory: int) -> Any:
     """A sealed native network: ``run(x [batch, inputs], y [networks, batch, outputs])``.
 
-    What does not fit into `max_memory` bytes, together with the file, is a `TooMuchMemory`, raised before it is taken.
+    If it does not fit into `max_memory` bytes together with the file, it raises `TooMuchMemory` before allocating.
     """
     from bayesbinn.runtime import _native
 
     try:
-        return _Builder(model, quantised, threads, max(0, max_memory - model.size)).build()
+        return _Builder(model, quantized, threads, max(0, max_memory - model.size)).build()
     except _native.OverLimit as error:
         raise TooMuchMemory(
-            f"it needs more memory than max_memory={readable(max_memory)} allows: {error}; "
+            f"the model needs more memory than max_memory={readable(max_memory)} allows: {error}; "
             "if you trust the file, raise max_memory (--max-memory)"
         ) from None
     except MemoryError:
-        raise TooMuchMemory("there is not enough memory to prepare it") from None
+        raise TooMuchMemory("there is not enough memory to prepare the model") from None
 
 
 class _Builder:
-    def __init__(self, model: ModelFile, quantised: bool, threads: int, max_memory: int) -> None:
+    def __init__(self, model: ModelFile, quantized: bool, threads: int, max_memory: int) -> None:
         from bayesbinn.runtime import _native
 
         self.model = model
         self.nodes = model.graph.nodes
-        self.quantised = quantised
+        self.quantized = quantized
         self.shapes = shapes(model)
         self.network = _native.Network(model.graph.networks, prod(self.shapes[0]), threads, max_memory)
         self.uses = uses_of(self.nodes)
         self.hosts = affine_hosts(self.nodes, [len(shape) for shape in self.shapes[1:]])
-        # Where a value is, by its number and layout; a fused node's value is that of the whole group.
+        # The native value by number and layout; a fused node's value is that of the whole group.
         self.places: dict[tuple[int, Layout], int] = {(0, "plain"): 0}
         self.done: set[int] = set()
-        # The native network shares what comes from one array, so arrays stay where they are until it is sealed.
+        # The native network shares data that comes from the same array, so arrays must stay alive until it is sealed.
         self.floats: dict[str, NDArray[np.float32]] = {}
         self.scales: dict[tuple[str | None, str | None], Scales] = {}
 
@@ -68,7 +68,7 @@ class _Builder:
             if index not in self.done:
                 getattr(self, f"_{node.op}", self._elementwise)(index, node)
         output = self._get(len(self.nodes), "plain")
-        if output == 0:  # nothing but reshapes: the input must be copied
+        if output == 0:  # only reshapes: the input must be copied
             output = self.network.affine(0, 1, prod(self.shapes[0]), 1, None, None, -inf, inf)
         self.network.seal(output, prod(self.shapes[-1]))
         return self.network
@@ -76,7 +76,7 @@ class _Builder:
     # ---- values and layouts ----------------------------------------------------------------------
 
     def _get(self, value: int, layout: Layout) -> int:
-        """The native number of a value in a layout; converted once, when it is first needed."""
+        """The native number of a value in a layout; converted once, when first needed."""
         if (value, layout) not in self.places:
             other: Layout = "image" if layout == "plain" else "plain"
             shape, place = self.shapes[value], self.places[value, other]
@@ -88,7 +88,7 @@ class _Builder:
         return self.places[value, layout]
 
     def _present(self, value: int) -> tuple[int, Layout]:
-        """A value in whatever layout it is."""
+        """A value in whatever layout it has."""
         layout: Layout = "plain" if (value, "plain") in self.places else "image"
         return self.places[value, layout], layout
 
@@ -107,10 +107,10 @@ class _Builder:
         return None
 
     def _finish(self, index: int, node: Node) -> tuple[int, Finish]:
-        """What is done with this node's result before it is stored, and the last node that is part of it."""
+        """What to apply to this node's result before storing it, and the last node that this includes."""
         last = index
         scaled = node
-        # A second scale and shift is a layer of its own here: joining two would round otherwise than the reference.
+        # A second scale and shift stays a separate layer: merging two would round differently from the reference.
         if not node.tensors.keys() & {"scale", "shift"} and self.hosts.get(index + 1) == index:
             last, scaled = index + 1, self.nodes[index + 1]
         low, high = -inf, inf
@@ -131,7 +131,7 @@ class _Builder:
         return self.scales[names]
 
     def _paired(self, node: Node, channels: int) -> Scales:
-        """Scale and shift of equally many networks; one that is missing is made up."""
+        """Scale and shift for the same number of networks; a missing one gets its neutral value."""
         found = {role: self._tensor(node, role) for role in ("scale", "shift") if role in node.tensors}
         count = max(len(array) for array in found.values())
         neutral = {"scale": np.ones((1, channels), np.float32), "shift": np.zeros((1, channels), np.float32)}
@@ -154,7 +154,7 @@ class _Builder:
 
     def _weights(self, node: Node) -> tuple[NDArray[Any], bool]:
         array = self._tensor(node, "weight")
-        eight_bits = self.quantised and takes_eight_bits(node, array.dtype.name)
+        eight_bits = self.quantized and takes_eight_bits(node, array.dtype.name)
         return np.ascontiguousarray(array.reshape(len(array), node.settings["shape"][0], -1)), eight_bits
 
     def _linear(self, index: int, node: Node) -> None:
@@ -201,7 +201,7 @@ class _Builder:
         return (inner, channels, 1) if layout == "image" else (1, channels, inner)
 
     def _elementwise(self, index: int, node: Node) -> None:
-        """Any function of one number that the native network knows by the operation's name."""
+        """Any element-wise function that the native network knows by the operation's name."""
         place, layout = self._present(node.inputs[0])
         function = getattr(self.network, node.op)
         self._put(index, layout, function(place, prod(self.shapes[index + 1])))

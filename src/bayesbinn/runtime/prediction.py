@@ -21,27 +21,27 @@ class Prediction:
     entropy: Array
     """[batch]: of `probabilities`, the total uncertainty: aleatoric + mutual information."""
     aleatoric: Array
-    """[batch]: the networks' mean entropy: what stays uncertain once the weights are known."""
+    """[batch]: the networks' mean entropy: the uncertainty that remains when the weights are known."""
     mutual_information: Array
-    """[batch]: how much the networks disagree; 0 for a single one."""
+    """[batch]: how much the networks disagree; 0 for a single network."""
 
     @property
     def classes(self) -> NDArray[np.int64]:
-        """[batch]: the likeliest class."""
+        """[batch]: the most likely class."""
         likeliest: NDArray[np.int64] = self.probabilities.argmax(axis=-1)
         return likeliest
 
 
 @dataclass(frozen=True)
 class Regression:
-    """Mean and unbiased standard deviation over the networks; a single network has the deviation 0."""
+    """Mean and unbiased standard deviation over the networks; 0 for a single network."""
 
     mean: Array
     std: Array
 
 
 def log_probabilities(logits: Array) -> NDArray[np.float64]:
-    """log softmax along the last axis; a single logit z is that of the second of two classes.
+    """log softmax along the last axis; a single logit z is that of class 1 of two.
 
     >>> np.exp(log_probabilities(np.array([[0.0]], dtype=np.float32)))
     array([[0.5, 0.5]])
@@ -53,7 +53,7 @@ def log_probabilities(logits: Array) -> NDArray[np.float64]:
 
 
 def two_classes(logits: Array) -> Array:
-    """A single logit z as the two logits (0, z); others as they are."""
+    """A single logit z as the two logits (0, z); other logits unchanged."""
     return logits if logits.shape[-1] > 1 else np.concatenate([np.zeros_like(logits), logits], axis=-1)
 
 
@@ -68,7 +68,7 @@ def classified(logits: Array) -> Prediction:
 
 
 def joined(strips: Sequence[Prediction]) -> Prediction:
-    """One after the other."""
+    """The predictions in order, joined."""
     return Prediction(*(np.concatenate([getattr(s, f.name) for s in strips]) for f in fields(Prediction)))
 
 
@@ -84,7 +84,7 @@ def mean_logits(logits: Array) -> Array:
 
 
 def mean_and_deviation(outputs: Array) -> tuple[Array, Array]:
-    """[networks, batch, ...] → mean and unbiased standard deviation over the networks; 0 for a single one."""
+    """[networks, batch, ...] → mean and unbiased standard deviation over the networks; 0 for a single network."""
     wide = outputs.astype(np.float64)
     std = wide.std(axis=0, ddof=1) if len(wide) > 1 else np.zeros_like(wide[0])
     return _single(wide.mean(axis=0)), _single(std)

@@ -1,4 +1,4 @@
-"""Runs a model file with NumPy: slow, obvious, and what every fast kernel is tested against.
+"""Runs a model file with NumPy: slow and obvious; every fast kernel is tested against it.
 
 One function per operation, found by its name in `OPERATIONS`. Values are float32 [batch, ...].
 Weights are unpacked to -1 and +1; nothing is fused, and the networks of an ensemble run one by one.
@@ -26,11 +26,11 @@ _NOTHING = np.empty(0, np.float32)
 
 
 def run(model: ModelFile, x: NDArray[Any], activations: Activations = "exact", max_memory: int | None = None) -> Array:
-    """[batch, *input_shape] → [networks, batch, *output_shape]: raw outputs, the logit scale is not applied.
+    """[batch, *input_shape] → [networks, batch, *output_shape]: raw outputs, without the logit scale.
 
-    With activations="int8" the input of a binary layer is first rounded to 8 bits (see `quantised`), unless
-    the layer is a grouped convolution (see `takes_eight_bits`). With `max_memory` (bytes) as many examples
-    run at once as it allows; if it does not allow a single one, that is a `TooMuchMemory`.
+    With activations="int8" the input of a binary layer is first rounded to 8 bits (see `quantized`), unless
+    the layer is a grouped convolution (see `takes_eight_bits`). With `max_memory` (bytes), as many examples
+    run at once as it allows; if not even one fits, it raises `TooMuchMemory`.
     """
     if activations not in ("exact", "int8"):
         raise InvalidInput(f"activations={activations!r}: it must be 'exact' or 'int8'")
@@ -38,7 +38,7 @@ def run(model: ModelFile, x: NDArray[Any], activations: Activations = "exact", m
         raise InvalidInput(f"inputs of shape {x.shape}: [batch, {', '.join(map(str, model.graph.input_shape))}] needed")
     most = len(x) if max_memory is None else at_once(model, len(x), activations, max_memory)
     strips = [x[i : i + most] for i in range(0, len(x), most)] if most < len(x) else [x]
-    with np.errstate(all="ignore"):  # NaN and infinity are answers here
+    with np.errstate(all="ignore"):  # NaN and infinity are valid results here
         each = [
             np.concatenate([_run_one(model, s, n, activations) for s in strips]) for n in range(model.graph.networks)
         ]
@@ -46,13 +46,13 @@ def run(model: ModelFile, x: NDArray[Any], activations: Activations = "exact", m
 
 
 def at_once(model: ModelFile, batch: int, activations: Activations, max_memory: int) -> int:
-    """How many of a batch's examples may run at once; if it is none, that is a `TooMuchMemory`."""
+    """How many examples of a batch may run at once; raises `TooMuchMemory` if not even one fits."""
     known = shapes(model)
     fixed, each = reference_memory(model, known, activations == "int8")
     fixed += 2 * 4 * model.graph.networks * batch * prod(known[-1])  # the outputs, collected and stacked
     if fixed + each > max_memory:
         raise TooMuchMemory(
-            f"{batch} examples need {readable(fixed + each)} at least, max_memory allows {readable(max_memory)}; "
+            f"{batch} examples need at least {readable(fixed + each)}, max_memory allows {readable(max_memory)}; "
             "if you trust the file, raise max_memory (--max-memory)"
         )
     return (max_memory - fixed) // each
@@ -65,7 +65,7 @@ def _run_one(model: ModelFile, x: Array, network: int, activations: Activations)
         tensors = {role: _tensor_of(model, node, role, network) for role in node.tensors}
         inputs = [values[index] for index in node.inputs]
         if activations == "int8" and takes_eight_bits(node, _weight_dtype(model, node)):
-            result = _quantised_layer(node, tensors, inputs[0])
+            result = _quantized_layer(node, tensors, inputs[0])
         else:
             result = OPERATIONS[node.op](node.settings, tensors, inputs)
         assert result.dtype == np.float32
@@ -119,7 +119,7 @@ def _scaled(y: Array, tensors: Mapping[str, Array], axis: int) -> Array:
 
 
 def _convolved(settings: Mapping[str, Any], weight: Wide, x: Wide) -> Any:
-    """One matrix product per position in the kernel, added up, for each group of channels."""
+    """The sum of one matrix product per position in the kernel, for each group of channels."""
     (top, bottom, left, right), stride, dilation = settings["padding"], settings["stride"], settings["dilation"]
     x = np.pad(x, [(0, 0), (0, 0), (top, bottom), (left, right)])
     kernel = weight.shape[2:]
@@ -140,7 +140,7 @@ def _split(array: Wide, groups: int, axis: int) -> list[Wide]:
 
 
 def _every(x: Any, start: Sequence[int], stride: Sequence[int], counts: Sequence[int]) -> Any:
-    """What one position of the kernel sees: `counts` pixels of x [batch, channels, height, width]."""
+    """The input of one position of the kernel: `counts` pixels of x [batch, channels, height, width]."""
     rows, columns = (slice(b, b + s * (n - 1) + 1, s) for b, s, n in zip(start, stride, counts, strict=True))
     return x[:, :, rows, columns]
 
@@ -148,14 +148,14 @@ def _every(x: Any, start: Sequence[int], stride: Sequence[int], counts: Sequence
 # ---- 8-bit activations -----------------------------------------------------------------------------
 
 
-def quantised(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """Whole numbers q of -127 to 127 and float32 scales with x ≈ q·scale, one scale for all of `axes`.
+def quantized(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Integers q from -127 to 127 and float32 scales with x ≈ q·scale, one scale for all of `axes`.
 
-    m = max|x|, q = round(x·(127/m)) with halves to even, scale = m/127. If 127/m is not finite
-    (m is 0, or so small that float32 has no such number), then q = 0 and the scale is 0. If m is
-    NaN or infinite, then the scale is NaN, and so is all that comes of it.
+    m = max|x|, q = round(x·(127/m)) with ties to even, scale = m/127. If 127/m is not finite
+    (m is 0, or so small that 127/m overflows float32), then q = 0 and the scale is 0. If m is
+    NaN or infinite, then the scale is NaN, and so is everything computed from it.
 
-    >>> q, scale = quantised(np.array([[0.5, -1.0, 0.0]], dtype=np.float32), (1,))
+    >>> q, scale = quantized(np.array([[0.5, -1.0, 0.0]], dtype=np.float32), (1,))
     >>> q, scale * 127
     (array([[  64., -127.,    0.]], dtype=float32), array([[1.]], dtype=float32))
     """
@@ -168,14 +168,14 @@ def quantised(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     return q, np.where(lost, np.float32(np.nan), np.where(tiny, np.float32(0), scale))
 
 
-def _quantised_layer(node: Node, tensors: Mapping[str, Array], x: Array) -> Array:
-    """The sums of whole numbers are exact in float64; everything else is float32."""
+def _quantized_layer(node: Node, tensors: Mapping[str, Array], x: Array) -> Array:
+    """The sums of integers are exact in float64; everything else is float32."""
     weight = tensors["weight"].astype(np.float64)
     if node.op == "linear":
-        q, scale = quantised(x, (-1,))
+        q, scale = quantized(x, (-1,))
         sums, axis = q.astype(np.float64) @ weight.T, -1
     else:
-        q, scale = quantised(x, (1, 2, 3))
+        q, scale = quantized(x, (1, 2, 3))
         sums, axis = _convolved(node.settings, weight, q.astype(np.float64)), 1
     return _scaled(scale * sums.astype(np.float32), tensors, axis)
 
@@ -184,7 +184,7 @@ def _quantised_layer(node: Node, tensors: Mapping[str, Array], x: Array) -> Arra
 
 
 def max_pool2d(settings: Mapping[str, Any], _: Mapping[str, Array], inputs: list[Array]) -> Array:
-    """The largest value of each window; a NaN in it wins, padding never does."""
+    """The largest value of each window. NaN wins over any number; padding never wins."""
     dilation = settings["dilation"]
     padded, counts = _padded(settings, dilation, inputs[0], np.float32(-np.inf))
     best = np.full((*padded.shape[:2], *counts), -np.inf, dtype=np.float32)
@@ -198,7 +198,7 @@ def max_pool2d(settings: Mapping[str, Any], _: Mapping[str, Array], inputs: list
 def avg_pool2d(settings: Mapping[str, Any], _: Mapping[str, Array], inputs: list[Array]) -> Array:
     """The mean of each window over its pixels, and over its padding if `count_padding`.
 
-    What lies beyond the padding (`ceil`) never counts; a window without any pixel gives 0.
+    Anything beyond the padding (`ceil`) never counts; a window without any pixel gives 0.
     """
     x, (down, across) = inputs[0], settings["padding"]
     ones = np.ones((1, 1, *x.shape[2:]), dtype=np.float32)
@@ -226,7 +226,7 @@ def _padded(
     value: np.float32,
     counts: Sequence[int] | None = None,
 ) -> tuple[Array, Sequence[int]]:
-    """x with its padding, and more of it below and to the right where the last windows need it; their counts."""
+    """x with its padding, with more below and to the right if the last windows need it; and the window counts."""
     kernel, stride, padding = settings["kernel"], settings["stride"], settings["padding"]
     if counts is None:
         counts = [
@@ -267,7 +267,7 @@ def _adaptive(size: tuple[int, int], x: Array, reduce: Callable[..., Any]) -> Ar
 
 
 def relu(_: Mapping[str, Any], __: Mapping[str, Array], inputs: list[Array]) -> Array:
-    """max(x, 0); NaN stays NaN, as everywhere below."""
+    """max(x, 0); NaN stays NaN, as in everything below."""
     return np.maximum(inputs[0], np.float32(0))
 
 
@@ -304,7 +304,7 @@ def add(_: Mapping[str, Any], __: Mapping[str, Array], inputs: list[Array]) -> A
 
 
 def concat(settings: Mapping[str, Any], _: Mapping[str, Array], inputs: list[Array]) -> Array:
-    """One after the other along an axis of the example."""
+    """The inputs joined along an axis of the example."""
     return np.concatenate(inputs, axis=settings["axis"] + 1)
 
 

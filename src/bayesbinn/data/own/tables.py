@@ -132,7 +132,7 @@ def _header(path: Path) -> tuple[int, str, list[str]]:
 def _check_names(path: Path, names: list[str]) -> None:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice or "" in names[1:]:
-        what = f"two columns are called {twice[0]!r}" if twice else f"column {names.index('', 1) + 1} has no name"
+        what = f"two columns are named {twice[0]!r}" if twice else f"column {names.index('', 1) + 1} has no name"
         raise InvalidFile(f"{path}: {what}: the first line must give every column a name of its own")
 
 
