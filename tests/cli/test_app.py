@@ -91,7 +91,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digits --set training.loss=mse --out PLACE/x", "needs 'cross_entropy'"),
     ("train digits --set model.name=vgg --out PLACE/x", "vgg needs images (channels, height, width)"),
     ("train digits --label kind", "--label is for your own table"),
-    ("train digits --out PLACE/text.txt/x", "the folder of the run cannot be made"),
+    ("train digits --out PLACE/text.txt/x", "cannot create the folder of the run"),
     ("train digits --out PLACE/run", "holds another experiment (data.label is 'kind' there, not set here)"),
     ("train nowhere.toml", "nowhere.toml: there is no such file"),
     ("train nowhere.csv --label y", "nowhere.csv: there is no such file or folder"),
@@ -112,7 +112,7 @@ ERRORS: list[tuple[str, str]] = [
     ("evaluate PLACE/damaged", "checkpoint.pt: cannot be resumed"),
     ("evaluate PLACE/run --samples -1", "Invalid value for '--samples'"),
     ("predict PLACE/run", "Missing argument"),
-    ("predict PLACE/run PLACE/flowers.csv --out x.xlsx", ".csv, .parquet or .json is allowed"),
+    ("predict PLACE/run PLACE/flowers.csv --out x.xlsx", "must end in .csv, .parquet or .json"),
     ("predict PLACE/run PLACE/nowhere.csv", "no such file or folder"),
     ("predict PLACE/run PLACE/narrow.csv", "no column 'noise', which the model was trained on"),
     ("predict PLACE/run PLACE/wide.npz", "each example has the shape (7,), but the model takes (3,)"),
@@ -301,7 +301,7 @@ def test_predictions_have_classes_probabilities_and_uncertainty(
     assert answer.code == 0, answer.err
     first, second = answer.out.splitlines()
     assert first == f"60 predictions in {tmp_path / f'new/p{suffix}'} (epoch: last, 50 of 50)"
-    assert second.startswith(f"scored by the labels in {place / 'flowers.csv'}: accuracy ")
+    assert second.startswith(f"scored against the labels in {place / 'flowers.csv'}: accuracy ")
     rows = read(tmp_path / f"new/p{suffix}")
     columns = ["input", "class", "p(rose)", "p(tulip)", "entropy", "aleatoric", "mutual_information"]
     assert len(rows) == 60 and list(rows[0]) == columns
@@ -336,7 +336,7 @@ def test_a_run_on_a_table_can_be_used_from_anywhere(
     assert answer.code == 0, answer.err
     scores = json.loads(answer.out)
     assert scores.keys() >= {"run", "epoch", "test examples", "weights"}
-    assert not scores.keys() & {"mode", "mean of 10"}, "full precision has no posterior"
+    assert not scores.keys() & {"mode", "mean of 10"}, "full-precision run has no posterior"
     assert "mean" not in call("predict", "here/runs/mine-float-0", "here/mine.csv", "--out", "p.csv").err
 
 
@@ -388,7 +388,7 @@ def test_labels_that_do_not_fit_are_not_scored(call: Call, place: Path, tmp_path
     text = (place / "flowers.csv").read_text()
     (tmp_path / "new.csv").write_text(text.replace("tulip", "lily", 1))
     answer = call("predict", place / "run", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
-    assert answer.code == 0 and "scored by" not in answer.out
+    assert answer.code == 0 and "scored against" not in answer.out
     assert answer.err == "note: not scored: column 'kind' holds 'lily' in row 2, which is none of the 2 classes\n"
     unlabelled = "\n".join(line.rpartition(",")[0] for line in text.splitlines())
     (tmp_path / "plain.csv").write_text(unlabelled)

@@ -363,7 +363,7 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
         load_record(tmp_path)
     open_run(experiment(), tmp_path / "run").train(stop_after=1)
     (tmp_path / "run" / "tasks.jsonl").write_text("{")
-    with pytest.raises(InvalidFile, match="resuming the run writes them anew"):
+    with pytest.raises(InvalidFile, match="resume the run to rewrite them"):
         load_record(tmp_path / "run")
     (tmp_path / "run" / "checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(InvalidFile, match="delete it to start again"):
@@ -376,7 +376,7 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
 def test_wrong_plans_are_refused_in_one_line() -> None:
     for wrong in ({"epochs": 0}, {"epochs": 1.5}, {"rows": "diag"}, {"evaluate_every": -1}, {"train_set_scale": 0.0}):
         ((name, value),) = wrong.items()
-        with pytest.raises(InvalidInput, match=f"{name}={value!r}: it must be"):
+        with pytest.raises(InvalidInput, match=f"{name}={value!r}: must be"):
             small_learner(**wrong)
     with pytest.raises(InvalidInput, match="stop_after=0"):
         small_learner().train(stop_after=0)
@@ -473,7 +473,7 @@ def test_the_largest_seed_and_the_smallest_test_part_are_good_enough(tmp_path: P
     )
     learner.train()
     assert learner.record.matrix("shared")[0, 0] in (0.0, 100.0)
-    assert np.isnan(learner.record.matrix("recalibrated")[0, 0]), "a single input has no statistics"
+    assert np.isnan(learner.record.matrix("recalibrated")[0, 0]), "a single input gives no statistics"
 
 
 def test_a_head_of_another_size_is_refused_at_once() -> None:
@@ -481,7 +481,7 @@ def test_a_head_of_another_size_is_refused_at_once() -> None:
     model = models.continual_mlp(5, inputs=64)
     binary, _ = bb.split_parameters(model)
     optimizer = bb.BayesBiNN(binary, lr=1e-2, train_set_size=1437, temperature=0.3, seed=0)
-    with pytest.raises(InvalidInput, match=r"puts out \(5,\) for an input, but the stream has 10 classes"):
+    with pytest.raises(InvalidInput, match=r"outputs shape \(5,\) per input, but the stream has 10 classes"):
         Learner(model, optimizer, learner.stream, Plan(epochs=1)).train()
 
 
@@ -492,7 +492,7 @@ def test_a_folder_is_resumed_only_as_it_was_made(tmp_path: Path) -> None:
         return Learner(made.model, made.optimizer, stream, made.plan, folder=tmp_path)
 
     learner().train(stop_after=1)
-    with pytest.raises(InvalidFile, match="epochs: not as it was made"):
+    with pytest.raises(InvalidFile, match="not the same as in the saved run: epochs"):
         learner(epochs=2)
     with pytest.raises(InvalidInput, match="these data differ from the run's data: values"):
         learner(seed=7)

@@ -281,7 +281,7 @@ def test_a_run_that_was_stopped_inside_an_epoch_is_calibrated_on_its_data(call: 
     (run / "posterior.safetensors").unlink()
     assert state["epoch"] == 2
     answer = call("predict", run, table, "--out", tmp_path / "p.json")
-    assert answer.code == 0 and "fitted on its data; resuming the run stores it" in answer.err
+    assert answer.code == 0 and "fitted it on the data. Resume the run to store it" in answer.err
     table.unlink()
     assert call("predict", run, write_wine(tmp_path / "new.csv"), "--out", tmp_path / "p.json").code == 2
     plain = call("predict", run, tmp_path / "new.csv", "--out", tmp_path / "p.json", "--no-calibrate")
@@ -309,7 +309,7 @@ def test_a_folder_of_an_older_version_still_opens_and_gets_a_card(call: Call, tm
     _as_written_before(run)
     for command in (("evaluate", run), ("predict", run, table, "--out", tmp_path / "p.csv"), ("pack", run)):
         assert call(*command).code == 0
-    assert "were not kept" in call("evaluate", run, "--epoch", "best").err
+    assert "were not stored" in call("evaluate", run, "--epoch", "best").err
     assert not (run / "data.json").exists()
     answer = call(*train)
     assert answer.code == 0 and f"{run} has no data.json" in answer.err and (run / "data.json").exists()
@@ -490,7 +490,7 @@ def test_without_validation_data_no_epoch_is_the_best(call: Call, tmp_path: Path
     experiment = wine_experiment(table, data={"name": str(table), "label": "cultivar", "validation": 0.0})
     Run.open(experiment, tmp_path / "run").train(stop_after=1)
     answer = call("evaluate", tmp_path / "run", "--epoch", "best")
-    assert answer.code == 2 and "no epoch was measured on validation data" in answer.err
+    assert answer.code == 2 and "no epoch was evaluated on validation data" in answer.err
     assert call("evaluate", tmp_path / "run").code == 0
 
 

@@ -64,7 +64,7 @@ def test_a_calibration_of_another_network_is_not_used(method: str, tmp_path: Pat
     assert load_network(one, "best").calibration is not None
     shutil.copy(other / "calibration.json", one)
     found = load_network(one)
-    assert found.calibration is None and "fitted on its data" in found.find_calibration()[1][0]
+    assert found.calibration is None and "fitted it on the data" in found.find_calibration()[1][0]
 
 
 @pytest.mark.parametrize("method", ["float", "bayesbinn"])
@@ -75,7 +75,7 @@ def test_one_changed_digit_of_a_calibration_is_refused(method: str, call: Call, 
     for command in (("evaluate", run), ("pack", run)):
         answer = call(*command)
         assert answer.code == 2 and len(answer.err.strip().splitlines()) == 1
-        assert "calibration.json: damaged (its checksum does not fit); resuming the run writes it anew" in answer.err
+        assert "calibration.json: damaged (its checksum does not match); resume the run to rewrite it" in answer.err
     Run.open(Run.load(run).experiment, run).train()
     assert (run / "calibration.json").read_bytes() == before
 
@@ -84,7 +84,7 @@ def test_one_changed_digit_of_the_residuals_is_refused(tmp_path: Path) -> None:
     run = linear(tmp_path / "r", training__epochs=2)
     before = (run / "residuals.json").read_bytes()
     flip_a_digit(run / "residuals.json", "mode")
-    with pytest.raises(InvalidFile, match=r"residuals.json: damaged \(its checksum does not fit\); resuming"):
+    with pytest.raises(InvalidFile, match=r"residuals.json: damaged \(its checksum does not match\); resume"):
         predicted(run)
     Run.open(Run.load(run).experiment, run).train()
     assert (run / "residuals.json").read_bytes() == before
@@ -109,4 +109,4 @@ def test_a_calibration_of_an_older_version_is_fitted_again(method: str, tmp_path
     found = load_network(run)
     assert found.calibration is None
     fitted, notes = found.find_calibration()
-    assert fitted == kept and "has no calibration for these weights: fitted on its data" in notes[0]
+    assert fitted == kept and "has no calibration for these weights; fitted it on the data" in notes[0]

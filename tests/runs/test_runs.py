@@ -344,7 +344,7 @@ def test_what_does_not_fit_together_is_refused_and_leaves_no_folder(
 
 def test_a_folder_that_cannot_be_made_and_a_stop_before_the_start_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidFile, match="the folder of the run cannot be made"):
+    with pytest.raises(InvalidFile, match="cannot create the folder of the run"):
         Run.open(digits(), tmp_path / "file" / "run")
     with pytest.raises(InvalidInput, match="stop_after=0"):
         Run.open(digits(), tmp_path / "run").train(stop_after=0)
@@ -455,7 +455,7 @@ def test_a_process_that_lost_its_folder_writes_nothing(moment: str, tmp_path: Pa
             lose("before training")
             run.train(on_progress=lambda progress: lose("in an epoch"))
 
-    with pytest.raises(LockLost, match="took this run over"):
+    with pytest.raises(LockLost, match="took over this run"):
         train()
     assert before == {path.name: path.read_bytes() for path in folder.glob("*.*")}
     assert json.loads(lock.read_text())["token"] == "another", "it is the other's"

@@ -189,10 +189,10 @@ def test_a_tampered_checkpoint_is_used_or_refused_in_one_line(folder: Path) -> N
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("epoch",), "x", r"epoch is 'x', where a run has 1"),
+        (("epoch",), "x", r"epoch is 'x', expected 1"),
         (("epoch",), 2, r"epoch 2 with metrics of 2 epochs"),
         (("elapsed",), None, r"elapsed is None"),
-        (("totals", "batches"), 10**9, r"totals.batches is 1000000000, of 1437 examples"),
+        (("totals", "batches"), 10**9, r"totals.batches is 1000000000, but there are only 1437 examples"),
         (("rows",), 5, r"rows is 5, not a list of 0"),
         (("rows", 0), {}, r"line 1: epoch is None"),
         (("signs", 1), torch.ones(2, 3), r"signs.1 is a float32 tensor of shape \(2, 3\), not a int8 tensor"),
@@ -210,5 +210,5 @@ def test_the_line_names_what_does_not_fit(path: tuple[Any, ...], value: Any, mes
 
 def test_a_checkpoint_that_is_no_state_is_refused(folder: Path) -> None:
     torch.save([1, 2], folder / "checkpoint.pt")
-    with pytest.raises(InvalidFile, match="it holds a list of 2, not the state of a run"):
+    with pytest.raises(InvalidFile, match="it contains a list of 2, not the state of a run"):
         resumed(folder)

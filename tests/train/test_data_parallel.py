@@ -321,7 +321,7 @@ def test_a_refusal_is_told_once(commands: Commands, tmp_path: Path) -> None:
     [
         ("digits", {"training.batch_size": 7}, "training.batch_size=7: 4 ranks need 8 or more, 2 examples each"),
         ("digits", {"training.sync_batchnorm": True}, "SyncBatchNorm does not run on CPUs"),
-        ("permuted-digits", {}, "a stream of tasks is learned by one process; start it without torchrun"),
+        ("permuted-digits", {}, "only one process can learn a stream of tasks; start it without torchrun"),
     ],
 )
 def test_what_several_ranks_cannot_do_is_refused(preset: str, changes: dict[str, Any], message: str) -> None:

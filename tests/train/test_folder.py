@@ -81,7 +81,7 @@ def test_a_silent_owner_elsewhere_is_not_waited_for_without_patience(tmp_path: P
         owner = json.loads((tmp_path / "lock").read_text())
     (tmp_path / "lock").write_text(json.dumps(owner | {"machine": "elsewhere"}))
     started = time.monotonic()
-    refused = pytest.raises(InvalidUse, match="a process of another machine was writing there")
+    refused = pytest.raises(InvalidUse, match="a process on another machine was writing there")
     with refused, RunFolder.locked(tmp_path, patient=False):
         pass
     assert time.monotonic() - started < 60, "it would wait for two minutes"

@@ -124,7 +124,7 @@ def test_a_take_over_by_another_machine_is_waited_for_with_a_word(tmp_path: Path
 def test_a_lock_that_names_no_process_is_waited_for_with_a_word(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("")
     lock = RunLock(tmp_path, stale=0.5)
-    assert not lock.claim() and "'lock' there names no process" in lock.waits_for
+    assert not lock.claim() and "'lock' there does not name a process" in lock.waits_for
     assert lock.acquire()
     lock.release()
 

@@ -33,7 +33,7 @@ def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Seque
 
 
 def check_loss(experiment: Experiment, dataset: Dataset | DataCard) -> None:
-    """Refuse a loss that does not fit what the data ask for and what the network puts out."""
+    """Reject a loss that does not suit the data's task and the network's outputs."""
     name, loss = experiment.model.name, experiment.training.loss
     wanted = models.loss_for(name, dataset.task)
     if loss != wanted:

@@ -1,4 +1,4 @@
-"""From a run's folder to a model file that takes raw inputs: pixels of 0 to 255, or the columns of a table."""
+"""From a run's folder to a model file that takes raw inputs: pixels from 0 to 255, or the columns of a table."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def pack_run(
     real: str = "float32",
     verify: bool = True,
 ) -> ModelFile:
-    """Pack a run as `bayesbinn train` writes it; by default into its own folder, as ``model.safetensors``.
+    """Pack a run that `bayesbinn train` wrote; by default into its own folder, as ``model.safetensors``.
 
-    The file takes raw inputs and predicts what `bayesbinn predict` predicts: it holds the data's
-    normalisation, the names of classes and columns, the calibration that the run fitted on its
-    validation part, and for regression the unit of the targets and how far it was off there. The data are not needed.
+    The file takes raw inputs and predicts what `bayesbinn predict` predicts: it holds the data's normalization, the
+    names of classes and columns, the calibration that the run fitted on its validation part, and for regression the
+    unit of the targets and the error on the validation part. The data are not needed.
 
     Args:
-        folder: of the run.
-        path: of the file.
+        folder: the run's folder.
+        path: the file to write.
         samples: 0: the posterior's mode, or the weights of a full-precision run. C: an ensemble.
-        seed: of the samples.
+        seed: the seed of the samples.
         fit_scale: whether to calibrate the logits.
-        data_dir: where the data are; only for runs that have no ``data.json`` or were interrupted.
+        data_dir: where the data are; only needed for runs that have no ``data.json`` or were interrupted.
         epoch: "last", or "best": the one with the best validation accuracy.
-        real: how weights that are not binary are stored.
+        real: how to store weights that are not binary.
         verify: as in `pack`.
     """
     folder = Path(folder)
@@ -75,7 +75,7 @@ def pack_network(
     card, posterior = trained.card, trained.posterior
     if posterior is None and samples:
         raise InvalidInput(
-            f"{trained.folder}: a run of full precision has no posterior to draw {samples} samples from; use 0"
+            f"{trained.folder}: a full-precision run has no posterior to draw {samples} samples from; use 0"
         )
     calibration = trained.find_calibration(data_dir)[0] if fit_scale else None
     return pack(
@@ -98,6 +98,6 @@ def pack_network(
 
 
 def _raw_units(card: DataCard) -> Normalisation:
-    """Mean and deviation of the inputs as they are stored; those of images are stated for pixels in [0, 1]."""
+    """Mean and deviation of the inputs as stored; a card gives those of images for pixels in [0, 1]."""
     unit = WHITE if card.input_type == "uint8" else 1
     return torch.tensor(card.mean).double() * unit, torch.tensor(card.std).double() * unit
