@@ -79,7 +79,7 @@ def table(facts: dict[str, Any]) -> str:
     networks = f"{facts['networks']} networks" if facts["networks"] > 1 else "one network"
     summary = [
         f"{facts['file']}: {facts['bytes']:,} bytes, format {facts['version']}, {networks} for {facts['task']}",
-        f"{facts['weights']:,} weights, {facts['times_smaller']:.1f} times smaller than float32",
+        f"{facts['weights']:,} weights, {facts['times_smaller']:.1f} times smaller than as float32",
         f"input {'×'.join(map(str, facts['input_shape']))}, output {'×'.join(map(str, facts['output_shape']))}, "
         f"logit scale {facts['logit_scale']:.4g}",
         f"SHA-256 {facts['checksum']}: it fits",

@@ -130,7 +130,7 @@ class RunLock:
                 return True
             found = owner_of(folder)
         except OSError as error:
-            raise InvalidFile(f"{self.path}: cannot be written ({error.strerror})") from None
+            raise InvalidFile(f"{self.path}: could not be written ({error.strerror})") from None
         owner = None if found is None else found[0]
         if owner is not None and owner.machine == _machine() and not owner.dead():
             raise InvalidUse(
