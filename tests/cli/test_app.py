@@ -1,4 +1,4 @@
-"""The command line: its errors in one table, its answers for people and programs, a user's own data."""
+"""The command line: its errors in one table, its output for people and programs, a user's own data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def flowers(path: Path, count: int = 60) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a table and a run on it, trained with no settings but the label; and files to fail with."""
+    """A folder with a table, a run on it with only the label set, and files that cause errors."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("place")
     table = flowers(folder / "flowers.csv")
@@ -72,7 +72,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# Arguments (PLACE is the folder above) and a part of the message; every one of them exits with code 2 and one line.
+# Arguments (PLACE is the folder above) and a part of the message; each exits with code 2 and prints one line.
 ERRORS: list[tuple[str, str]] = [
     ("trian", "No such command 'trian'"),
     ("train", "Missing argument"),
@@ -126,13 +126,13 @@ ERRORS: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), ERRORS, ids=[arguments for arguments, _ in ERRORS])
-def test_a_users_error_is_one_line_and_exit_code_2(
+def test_a_user_error_prints_one_line_and_exits_with_2(
     arguments: str, message: str, call: Call, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for variable in ("BAYESBINN_DATA", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(tmp_path))
-    for proxy in ("http_proxy", "https_proxy"):  # no network: a closed port of this machine
+    for proxy in ("http_proxy", "https_proxy"):  # no network: a closed port on this machine
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     answer = call(*arguments.replace("PLACE", str(place)).split())
     assert answer.code == 2, answer
@@ -152,7 +152,7 @@ def test_errors_in_the_installed_program_have_no_traceback() -> None:
 
 
 def test_help_is_quick() -> None:
-    """Under half a second of processor time, whatever else the machine does; torch is not imported for it."""
+    """Under half a second of processor time, however busy the machine is; torch is not imported."""
     timings = []
     for _ in range(3):
         before = os.times()
@@ -168,7 +168,7 @@ def test_help_is_quick() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_teaches(command: str, call: Call) -> None:
+def test_every_command_explains_itself(command: str, call: Call) -> None:
     answer = call(command, "--help")
     assert answer.code == 0 and answer.err == ""
     usage, about = answer.out.splitlines()[0], answer.out.splitlines()[2].strip()
@@ -185,14 +185,14 @@ def test_without_arguments_the_help_is_shown(call: Call) -> None:
     assert "Usage: bayesbinn" in answer.out and "train" in answer.out and answer.code == 0
 
 
-def test_the_reference_is_that_of_the_commands() -> None:
+def test_the_reference_matches_the_commands() -> None:
     path = ROOT / "docs" / "cli.md"
     if not path.exists():
         pytest.skip("the documentation is not here")
     assert path.read_text(encoding="utf-8") == reference(), "stale: python -m bayesbinn.cli.reference docs/cli.md"
 
 
-def test_the_version_is_told_also_where_only_the_runtime_is_installed(call: Call) -> None:
+def test_the_version_is_printed_even_if_only_the_runtime_is_installed(call: Call) -> None:
     from bayesbinn import __version__
 
     assert call("--version").out == f"bayesbinn {__version__}\n"
@@ -237,7 +237,7 @@ def test_train_answers_in_json_and_resumes(call: Call, tmp_path: Path) -> None:
     first = call(*arguments, "--stop-after", "2")
     assert first.code == 0 and json.loads(first.out)["epochs"] == "2 of 3"
     assert [line.split()[1] for line in first.err.splitlines() if line.startswith("epoch ")] == ["1/3", "2/3"], (
-        "a line per epoch where no terminal is"
+        "a line per epoch without a terminal"
     )
     second = call(*arguments)
     assert json.loads(second.out)["epochs"] == "3 of 3" and "\nresuming " in second.err
@@ -280,7 +280,7 @@ def test_a_users_table_trains_with_no_further_settings_and_says_what_was_chosen(
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Predictions, whatever their form."""
+    """Read predictions in any format."""
     if path.suffix == ".json":
         rows: list[dict[str, Any]] = json.loads(path.read_text())
         return rows
@@ -314,7 +314,7 @@ def test_predictions_have_classes_probabilities_and_uncertainty(
     assert right >= 50 and f"accuracy {100 * right / 60:.4f} " in second
 
 
-def test_predictions_by_the_mode_and_without_calibration(call: Call, place: Path, tmp_path: Path) -> None:
+def test_predictions_with_the_mode_and_without_calibration(call: Call, place: Path, tmp_path: Path) -> None:
     inputs = place / "flowers.csv"
     assert call("predict", place / "run", inputs, "--samples", "0", "--out", tmp_path / "mode.json").code == 0
     assert all(row["mutual_information"] == 0 for row in read(tmp_path / "mode.json"))
@@ -366,7 +366,7 @@ def test_a_regression_table(call: Call, tmp_path: Path) -> None:
     assert call("summary", run).code == 0
 
 
-def test_tables_that_differ_in_the_suffix_alone_get_runs_of_their_own(
+def test_tables_that_differ_only_in_the_suffix_get_separate_runs(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -384,7 +384,7 @@ def test_tables_that_differ_in_the_suffix_alone_get_runs_of_their_own(
     assert refused.code == 2 and "runs/flowers.tsv-float-0 holds another experiment (data.name is" in refused.err
 
 
-def test_labels_that_do_not_fit_are_not_scored(call: Call, place: Path, tmp_path: Path) -> None:
+def test_labels_that_do_not_match_are_not_scored(call: Call, place: Path, tmp_path: Path) -> None:
     text = (place / "flowers.csv").read_text()
     (tmp_path / "new.csv").write_text(text.replace("tulip", "lily", 1))
     answer = call("predict", place / "run", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
@@ -397,7 +397,7 @@ def test_labels_that_do_not_fit_are_not_scored(call: Call, place: Path, tmp_path
     assert read(tmp_path / "p.csv") == read(tmp_path / "q.csv"), "the labels do not reach the network"
 
 
-def test_reports_show_what_accuracy_hides_where_classes_are_unequal(call: Call, tmp_path: Path) -> None:
+def test_reports_show_what_accuracy_hides_when_classes_are_unequal(call: Call, tmp_path: Path) -> None:
     random = np.random.default_rng(3)
     x, rare = random.normal(size=(100, 2)), np.arange(100) % 10 == 0
     rows = [f"{a:.3f},{b:.3f},{'rare' if r else 'common'}" for (a, b), r in zip(x, rare, strict=True)]
@@ -431,7 +431,7 @@ def test_arrays_of_images(call: Call, tmp_path: Path) -> None:
     assert [row["class"] for row in read(tmp_path / "p.csv")].count("1") in range(12, 29)
     np.savez(tmp_path / "scaled.npz", x=x / 255.0)
     answer = call("predict", run, tmp_path / "scaled.npz")
-    assert answer.code == 2 and "whole numbers from 0 to 255" in answer.err, "pixels are not silently cut to 0"
+    assert answer.code == 2 and "whole numbers from 0 to 255" in answer.err, "pixels are not silently truncated to 0"
 
 
 # ---- the display -----------------------------------------------------------------------------------
@@ -483,8 +483,8 @@ def test_a_second_sigterm_ends_at_once() -> None:
     assert ended.value.code == 143 and signal.getsignal(signal.SIGTERM) is before
 
 
-def test_ctrl_c_while_the_program_starts_is_one_line() -> None:
-    """At many moments of the imports, which take seconds."""
+def test_ctrl_c_while_the_program_starts_prints_one_line() -> None:
+    """At many points during the imports, which take seconds."""
     for moment in (5, 100, 400, 800):
         started = subprocess.Popen(
             [sys.executable, "-c", PAUSED_START, str(moment)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -493,7 +493,7 @@ def test_ctrl_c_while_the_program_starts_is_one_line() -> None:
         assert (started.returncode, out, said) == (130, "", "interrupted\n"), moment
 
 
-# Ctrl-C comes when the n-th module is about to be imported.
+# Ctrl-C comes just before the n-th module is imported.
 PAUSED_START = """
 import os, signal, sys
 from bayesbinn.__main__ import main

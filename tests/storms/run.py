@@ -1,6 +1,6 @@
-"""``make storm``: the long form of every storm, one after the other, and results/storm.md with what came of it.
+"""``make storm``: the long form of every storm, one after another, with the results in results/storm.md.
 
-Each storm says in one line how many cases it had, how many failed and how long it took. What failed, and how to repeat
+Each storm prints one line: how many cases it had, how many failed and how long it took. What failed, and how to repeat
 it, is in build/storm.log. ``--only NAME`` runs a single storm and keeps the other lines of the table.
 """
 
@@ -41,7 +41,7 @@ form of each). Each line is of the last run of its storm; `make storm STORM='--s
 
 
 def run_storm(name: str, seed: int) -> list[dict[str, object]]:
-    """Run a storm in a process of its own; what it recorded, or one failure if it recorded nothing."""
+    """Run a storm in a separate process; return what it recorded, or one failure if it recorded nothing."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.jsonl"
         environment = os.environ | {
@@ -81,8 +81,8 @@ def rows_so_far() -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=STORMS, nargs="+", default=list(STORMS), help="these storms")
-    parser.add_argument("--seed", type=int, default=0, help="other cases")
+    parser.add_argument("--only", choices=STORMS, nargs="+", default=list(STORMS), help="run only these storms")
+    parser.add_argument("--seed", type=int, default=0, help="choose other cases")
     arguments = parser.parse_args()
     LOG.parent.mkdir(exist_ok=True)
     LOG.write_bytes(b"")
