@@ -204,7 +204,7 @@ def test_the_version_is_printed_even_if_only_the_runtime_is_installed(call: Call
     assert done.stdout == f"bayesbinn {__version__}\n"
 
 
-# ---- answers for programs --------------------------------------------------------------------------
+# ---- output for programs ---------------------------------------------------------------------------
 
 
 def test_json_answers_parse(call: Call, place: Path) -> None:

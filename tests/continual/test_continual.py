@@ -370,7 +370,7 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
         open_run(experiment(), tmp_path / "run")
 
 
-# ---- refused ---------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------
 
 
 def test_wrong_plans_are_rejected_in_one_line() -> None:

@@ -60,7 +60,7 @@ def stream_experiment(path: Path) -> Experiment:
     return wine_experiment(path, model={"name": "continual_mlp", "width": 0.1}, continual={"tasks": 2, "samples": 2})
 
 
-# ---- other data are refused ------------------------------------------------------------------------
+# ---- other data are rejected -----------------------------------------------------------------------
 
 
 def _relabel(path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_run_stopped_within_an_epoch_is_calibrated_on_its_data(call: Call, tmp
     assert plain.code == 0, plain.err
 
 
-# ---- folders of older versions, and damaged cards ----------------------------------------------------
+# ---- folders from older versions, and damaged cards --------------------------------------------------
 
 
 def _as_written_before(run: Path) -> None:

@@ -262,7 +262,7 @@ def test_loading_a_run_writes_nothing(tmp_path: Path) -> None:
     assert before == {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
 
 
-# ---- refusals --------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from bayesbinn.train.lock import RunLock
 
 PROCESSES = 4
 Event = tuple[str, int, float]
-"""What ("in", "out" or "kill"), the process, and when, by the clock that all of them share."""
+"""What ("in", "out" or "kill"), the process, and when, on the clock that all of them share."""
 
 
 def compete(folder: Path, history: int, random: Random, stop: Path) -> None:

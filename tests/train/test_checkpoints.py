@@ -45,7 +45,7 @@ def sealed(folder: Path) -> bytes:
     return path.read_bytes()
 
 
-# ---- files from before there were checksums --------------------------------------------------------
+# ---- old files without checksums -------------------------------------------------------------------
 
 
 def test_a_run_without_checksums_is_resumed_and_gets_them(folder: Path) -> None:

@@ -305,7 +305,7 @@ def test_torchrun_writes_one_set_of_files_and_scores_as_one_process_does(tmp_pat
     assert 100 * averaged / len(part) == rows[-1]["test_accuracy_mean"]
 
 
-# ---- refusals ----------------------------------------------------------------------------------------
+# ---- errors ------------------------------------------------------------------------------------------
 
 
 def test_an_error_is_reported_once(commands: Commands, tmp_path: Path) -> None:

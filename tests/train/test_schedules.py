@@ -103,7 +103,7 @@ def test_an_experiment_survives_its_file_and_changed_ones_end_above_zero(tmp_pat
         assert validated(json.loads(experiment.model_dump_json()), "a sweep") == experiment
 
 
-# ---- through the entries ---------------------------------------------------------------------------
+# ---- training --------------------------------------------------------------------------------------
 
 
 def test_one_epoch_of_a_preset_learns(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_stream_of_one_epoch_per_task_trains(tmp_path: Path) -> None:
     assert any(not torch.equal(start[name], after[name]) for name in start)
 
 
-# ---- runs that were begun before --------------------------------------------------------------------
+# ---- older runs -------------------------------------------------------------------------------------
 
 
 def test_a_run_begun_with_the_authors_cosine_resumes_with_it(tmp_path: Path) -> None:
