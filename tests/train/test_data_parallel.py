@@ -319,7 +319,7 @@ def test_an_error_is_reported_once(commands: Commands, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("preset", "changes", "message"),
     [
-        ("digits", {"training.batch_size": 7}, "training.batch_size=7: 4 ranks need 8 or more, 2 examples each"),
+        ("digits", {"training.batch_size": 7}, "training.batch_size=7: 4 ranks need 8 or more, 2 examples per rank"),
         ("digits", {"training.sync_batchnorm": True}, "SyncBatchNorm does not run on CPUs"),
         ("permuted-digits", {}, "only one process can learn a stream of tasks; start it without torchrun"),
     ],
