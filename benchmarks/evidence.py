@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,8 +32,9 @@ from typing import Any
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.paper import records
 from bayesbinn.paper.drawing import markdown_table
-from bayesbinn.paper.evidence import Part, Planned, Shown, load_queue, planned
+from bayesbinn.paper.evidence import Part, Planned, Shown, load_queue, planned, undecided
 from bayesbinn.paper.gather import duration
+from bayesbinn.paper.page import PAGE, write_page
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PR_SET_PDEATHSIG = 1
@@ -69,7 +71,9 @@ def main() -> int:
     parser.add_argument("--queue", type=Path, help="use this queue instead of the repository's (TOML)")
     parser.add_argument("--threads", type=int, default=2, help="threads per run (default: %(default)s)")
     parser.add_argument("--status", action="store_true", help="show what is done and how long the rest takes")
-    parser.add_argument("--in-place", action="store_true", help="run this installation instead of a checkout")
+    parser.add_argument(
+        "--in-place", action="store_true", help="run this installation instead of a checkout, at normal priority"
+    )
     arguments = parser.parse_args()
     places = Places(arguments.home.resolve(), arguments.results.resolve(), arguments.in_place)
     try:
@@ -104,24 +108,33 @@ def only_one(path: Path) -> Iterator[None]:
 
 def work_through(parts: tuple[Part, ...], places: Places, threads: int) -> int:
     """Run what is missing; a failed run does not stop the others. 0 if nothing failed."""
-    failed = []
+    failed: list[str] = []
     for part in parts:
-        runs = list(planned(part))
+        runs = list(planned(part, places.kept))
         missing = [run for run in runs if not done(run, places)]
         if not missing and shown(part, places):
             continue
         say(f"{part.name}: {part.title} ({len(runs) - len(missing)} of {len(runs)} runs done)")
         commit = commit_of(part, places)
         python = interpreter(commit, places)
-        for run in missing:
-            problem = compute(run, python, commit, places, threads)
-            if problem:
-                failed.append(run.name)
-                say(f"{run.name}: FAILED: {problem}")
-        if all(done(run, places) for run in runs):
+        while missing:
+            for run in missing:
+                problem = compute(run, python, commit, places, threads)
+                if problem:
+                    failed.append(run.name)
+                    say(f"{run.name}: FAILED: {problem}")
+            # The records of the first runs may have decided on the settings of others.
+            runs = list(planned(part, places.kept))
+            missing = [run for run in runs if not done(run, places) and run.name not in failed]
+        if all(done(run, places) for run in runs) and not undecided(part, places.kept)[0]:
+            problems = [problem for name in part.measure if (problem := measure(name, python, commit, places, threads))]
+            failed += problems
             for each in part.show:
                 show(each, python, places)
-            mark_shown(part, commit, places)
+            page = write_page(places.results, places.results.parent / PAGE)
+            say(f"{page}: written")
+            if not problems:
+                mark_shown(part, commit, places)
     if failed:
         say(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
@@ -143,7 +156,7 @@ def compute(run: Planned, python: Path, commit: str, places: Places, threads: in
     with log.open("ab") as output:
         output.write(f"\n$ {shlex.join(command)}  # {commit}\n".encode())
         output.flush()
-        code = run_politely(command, output, environment)
+        code = run_politely(command, output, environment, lowest=not places.in_place)
     if code:
         tail = log.read_text(errors="replace").strip().splitlines()[-1:]
         return f"exit {code}: {tail[0] if tail else 'no output'} ({log})"
@@ -153,9 +166,24 @@ def compute(run: Planned, python: Path, commit: str, places: Places, threads: in
     return ""
 
 
-def run_politely(command: list[str], output: Any, environment: dict[str, str]) -> int:
-    """Run at the lowest priority; a request to stop is passed on, so that a checkpoint is written."""
-    process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, preexec_fn=behave)
+def measure(name: str, python: Path, commit: str, places: Places, threads: int) -> str:
+    """Run a program of benchmarks/, which goes on where it was stopped; its name if it failed."""
+    tree = REPOSITORY if places.in_place else places.home / "checkouts" / commit[:12]
+    command = [str(python), str(tree / "benchmarks" / f"{name}.py"), "--runs", str(places.runs)]
+    command += ["--records", str(places.kept), "--out", str(places.results / "benchmarks")]
+    log = places.home / "logs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    with log.open("ab") as output:
+        code = run_politely(command, output, environment, lowest=not places.in_place)
+    say(f"{name}: {f'FAILED: exit {code} ({log})' if code else 'measured'}")
+    return name if code else ""
+
+
+def run_politely(command: list[str], output: Any, environment: dict[str, str], *, lowest: bool) -> int:
+    """Run, at the `lowest` priority if asked; a request to stop is passed on, so that a checkpoint is written."""
+    before_start = partial(behave, lowest)
+    process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, preexec_fn=before_start)
 
     asked = False
 
@@ -177,17 +205,19 @@ def run_politely(command: list[str], output: Any, environment: dict[str, str]) -
             process.kill()
 
 
-def behave() -> None:
-    """Called in a run's process before it starts: lowest priority, and end when the parent ends, for whatever reason.
+def behave(lowest: bool) -> None:
+    """Called in a run's process before it starts: its priority, and end when the parent ends, for whatever reason.
 
     Linux may share the processor between sessions first (autogroups). A process's own priority then has no effect, so
     the run gets its own session, and the session gets the lowest priority as well.
     """
     os.setsid()
-    os.nice(19)
+    if lowest:
+        os.nice(19)
     if sys.platform == "linux":
-        with suppress(OSError):
-            Path("/proc/self/autogroup").write_text("19")
+        if lowest:
+            with suppress(OSError):
+                Path("/proc/self/autogroup").write_text("19")
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -205,7 +235,7 @@ def show(each: Shown, python: Path, places: Places) -> None:
 
 def shown(part: Part, places: Places) -> bool:
     """Whether the tables of a part were drawn since its last run ended."""
-    return not part.show or part.name in read_json(places.home / "shown.json")
+    return not (part.show or part.measure) or part.name in read_json(places.home / "shown.json")
 
 
 def mark_shown(part: Part, commit: str, places: Places) -> None:
@@ -261,12 +291,13 @@ def status(parts: tuple[Part, ...], places: Places) -> str:
     running = read_json(places.home / CURRENT)
     rows, total = [], 0.0
     for part in parts:
-        runs = list(planned(part))
+        runs = list(planned(part, places.kept))
         missing = [run for run in runs if not done(run, places)]
-        left = sum(seconds_left(run, pace, places) for run in missing)
+        waiting, later = undecided(part, places.kept)
+        left = sum(seconds_left(run, pace, places) for run in missing) + later
         total += left
-        state = "done" if not missing else f"{len(runs) - len(missing)} of {len(runs)} runs"
-        rows.append([part.name, part.title, state, duration(left) if missing else ""])
+        state = f"{len(runs) - len(missing)} of {len(runs) + waiting} runs" if missing or waiting else "done"
+        rows.append([part.name, part.title, state, duration(left) if missing or waiting else ""])
     text = markdown_table(["Part", "What", "State", "Left"], rows)
     text += f"\n\ntotal remaining: {duration(total)} of computing"
     if is_alive(running.get("pid")):
@@ -286,7 +317,7 @@ def measured(parts: tuple[Part, ...], places: Places) -> dict[str, float]:
     """Seconds per epoch for each kind of run: the median of the runs so far, which ignores pauses."""
     spent: dict[str, list[float]] = {}
     for part in parts:
-        for run in planned(part):
+        for run in planned(part, places.kept):
             for folder in (places.kept / run.name, places.runs / run.name):
                 for line in lines_of(folder / "metrics.jsonl"):
                     spent.setdefault(kind(run), []).append(float(line["seconds"]))

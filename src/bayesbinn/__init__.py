@@ -35,6 +35,7 @@ _HOME = {
     "recalibrate": "prediction.batchnorm",
     "calibrate": "prediction.logit_scale",
     "pack": "packing",
+    "pack_ensemble": "packing",
     "summary": "packing.sizes",
 }
 
@@ -64,6 +65,7 @@ __all__ = [
     "get_method",
     "metrics",
     "pack",
+    "pack_ensemble",
     "predict",
     "recalibrate",
     "sign",
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
         STEAdam,
         get_method,
     )
+    from bayesbinn.packing.ensemble import pack_ensemble
     from bayesbinn.packing.packer import pack
     from bayesbinn.packing.sizes import summary
     from bayesbinn.posterior import BernoulliPosterior, LogitScale

@@ -141,7 +141,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"method.settings": 3}, "method.settings: input should be a valid dictionary (received 3)"),
     ({"training.epochs": 0}, "training.epochs: input should be greater than 0 (received 0)"),
     ({"training.epochs": "many"}, "training.epochs: input should be a valid integer"),
-    ({"training.batch_size": 1}, "greater than or equal to 2 (received 1)"),
+    ({"training.batch_size": 0}, "greater than 0 (received 0)"),
     ({"training.seed": -1}, "greater than or equal to 0 (received -1)"),
     ({"training.loss": "mae"}, "input should be 'cross_entropy', 'binary_cross_entropy' or 'mse'"),
     ({"data.validation": 1}, "input should be less than 1"),

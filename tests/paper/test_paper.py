@@ -194,7 +194,7 @@ def test_runs_are_made_once(tmp_path: Path) -> None:
 
 def test_names_and_arguments(tmp_path: Path) -> None:
     listed = list(paper.reproduce("list"))
-    assert len(listed) == len(paper.NAMES) == 12
+    assert len(listed) == len(paper.NAMES) == 13
     for name, options, message in (
         ("figure-moon", {}, "Did you mean 'figure-moons'"),
         ("table-accuracy", {"methods": "ste,bob"}, "Did you mean 'bop'"),

@@ -196,7 +196,7 @@ def test_statistics_of_another_model_are_refused() -> None:
     posterior = random_posterior(model)
     statistics = recalibrate(model, posterior, some_batches(), samples=2)
     other = nn.Sequential(*model[:6])
-    with pytest.raises(InvalidInput, match=r"another model: '6.running_mean' has shape \(4,\), here nothing"):
+    with pytest.raises(InvalidInput, match=r"a different model: '6.running_mean' has shape \(4,\), here nothing"):
         predict(other, posterior, some_batches()[0], 2, statistics=statistics)
 
 

@@ -462,9 +462,9 @@ class ReturnsPair(nn.Module):
         ({"memory_budget": -5}, "memory_budget=-5"),
         (
             {"posterior": BernoulliPosterior({"9.weight": torch.zeros(8, 6)})},
-            "another model: .* no parameter '9.weight'",
+            "a different model: .* no parameter '9.weight'",
         ),
-        ({"posterior": BernoulliPosterior({"0.weight": torch.zeros(8, 5)})}, "another model: '0.weight' has shape"),
+        ({"posterior": BernoulliPosterior({"0.weight": torch.zeros(8, 5)})}, "a different model: '0.weight' has shape"),
         (
             {"model": nn.Sequential(mlp(), ReturnsPair()), "posterior": None},
             "returned a tuple; it must return one tensor",

@@ -14,6 +14,7 @@ from bayesbinn.experiments.choose import choose_for_file
 from bayesbinn.runs.folder import load_run
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.tensorboard import Curves
+from bayesbinn.train.folder import RunFolder
 
 pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
 
@@ -56,7 +57,7 @@ def test_a_regression_has_curves_of_its_errors(tmp_path: Path) -> None:
 
 def test_what_a_killed_session_wrote_ahead_is_hidden(tmp_path: Path) -> None:
     for first, value in ((1, 1.0), (3, 2.0)):
-        with Curves(tmp_path, first) as curves:
+        with RunFolder.locked(tmp_path) as folder, Curves(folder, first) as curves:
             for epoch in range(first, 5):
                 curves.add({"epoch": epoch, "train_loss": value, "test_accuracy": None, "accuracy": [1.0]})
     assert shown(tmp_path) == {"train_loss": [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]}
@@ -64,8 +65,10 @@ def test_what_a_killed_session_wrote_ahead_is_hidden(tmp_path: Path) -> None:
 
 def test_the_slow_parts_of_tensorboard_are_not_imported(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from bayesbinn.runs.tensorboard import Curves\n"
-        f"with Curves(Path({str(tmp_path)!r}), 1) as curves: curves.add({{'epoch': 1, 'a': 1.0}})\n"
+        "import sys; from pathlib import Path\n"
+        "from bayesbinn.runs.tensorboard import Curves; from bayesbinn.train.folder import RunFolder\n"
+        f"with RunFolder.locked(Path({str(tmp_path)!r})) as folder, Curves(folder, 1) as curves:\n"
+        "    curves.add({'epoch': 1, 'a': 1.0})\n"
         "print([name for name in sys.modules if name.startswith(('tensorboard.summary', 'absl', 'tensorflow'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -156,8 +156,15 @@ def predict(
 
 @app.command()
 def pack(
-    run: RunArgument,
-    out: Annotated[Path | None, typer.Option(help="The model file; default RUN/model.safetensors.")] = None,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Folders of runs, as `bayesbinn train` wrote them; several: an ensemble."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The model file; default RUN/model.safetensors.")
+    ] = None,
     samples: Annotated[
         int, typer.Option(min=0, help="Networks drawn from the posterior, as an ensemble; 0 packs the mode.")
     ] = 0,
@@ -175,18 +182,28 @@ def pack(
     The file takes raw inputs (pixels from 0 to 255, or a table's columns) and contains the names of its
     classes. `bayesbinn run` predicts with it, `inspect` shows it, `export` turns it into ONNX or C.
     The data that the run was trained on are not needed.
+
+    Several runs of one network on the same data, for example with different seeds, become an ensemble in one
+    file. If they share their validation rows (data.split_seed), the ensemble is calibrated on them, which
+    needs the data; otherwise each network keeps its own run's calibration.
     """
-    from bayesbinn.runs.ship import FILE_NAME, pack_network
+    from bayesbinn.runs.ship import FILE_NAME, pack_network, pack_runs
     from bayesbinn.runs.trained import load_network
 
-    path = out or run / FILE_NAME
-    trained = load_network(run, _which(epoch), data_dir)
-    pack_network(trained, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, real=real)
+    which = _which(epoch)
+    if len(runs) > 1:
+        if out is None:
+            raise InvalidInput(f"{len(runs)} runs in one file: name it with -o MODEL.safetensors")
+        path, about = out, f"{len(runs)} runs"
+        pack_runs(runs, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, epoch=which, real=real)
+    else:
+        path, trained = out or runs[0] / FILE_NAME, load_network(runs[0], which, data_dir)
+        about = f"epoch: {trained.epoch}"
+        pack_network(trained, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, real=real)
     from bayesbinn.runtime.inspection import inspect
 
     facts = inspect(path)
-    text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than float32"
-    text += f" (epoch: {trained.epoch})"
+    text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than float32 ({about})"
     echo(json.dumps(facts, indent=2) if as_json else text)
 
 

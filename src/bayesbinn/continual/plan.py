@@ -33,10 +33,13 @@ class Plan:
     """The factor on N: the learner gives the optimizer the size of every task, whatever it was created with."""
     augment: bool = False
     """Crop and flip training images at random."""
+    shift: int = 0
+    """Shift training images at random by up to this many pixels."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("samples", 0), ("evaluate_every", 0), ("seed", 0)):
+        least_values = {"epochs": 1, "batch_size": 1, "samples": 0, "evaluate_every": 0, "shift": 0, "seed": 0}
+        for name, least in least_values.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise InvalidInput(f"{name}={value!r}: must be a whole number, {least} or more")

@@ -1,7 +1,8 @@
 """Random crops and flips of a whole batch at once.
 
-Each image gets a black border of four pixels, a window of the original size is cut out, and half of the images are
-flipped: pad, crop, flip, in this order, all before normalization (so black is pixel 0).
+Each image gets a black border, of four pixels unless said otherwise, a window of the original size is cut out, and half
+of the images are flipped: pad, crop, flip, in this order, all before normalization (so black is pixel 0). Digits are
+only shifted: cropped from a narrow border, never flipped.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Draws:
     top: npt.NDArray[np.int64]
     left: npt.NDArray[np.int64]
     mirror: npt.NDArray[np.bool_]
+    padding: int = PADDING
 
     @classmethod
     def random(cls, count: int, generator: torch.Generator) -> Draws:
@@ -32,8 +34,14 @@ class Draws:
         mirror = torch.randint(0, 2, (count,), generator=generator, dtype=torch.bool)
         return cls(top.numpy(), left.numpy(), mirror.numpy())
 
+    @classmethod
+    def shifts(cls, count: int, generator: torch.Generator, pixels: int) -> Draws:
+        """Uniform shifts of up to `pixels` in each direction, no mirror images."""
+        top, left = torch.randint(0, 2 * pixels + 1, (2, count), generator=generator)
+        return cls(top.numpy(), left.numpy(), np.zeros(count, dtype=np.bool_), pixels)
+
     def __getitem__(self, part: slice) -> Draws:
-        return Draws(self.top[part], self.left[part], self.mirror[part])
+        return Draws(self.top[part], self.left[part], self.mirror[part], self.padding)
 
 
 def crop_and_flip(images: Tensor, rows: npt.NDArray[np.int64], draws: Draws) -> Tensor:
@@ -49,8 +57,8 @@ def crop_and_flip(images: Tensor, rows: npt.NDArray[np.int64], draws: Draws) -> 
     """
     height, width = images.shape[2:]
     gathered = torch.from_numpy(images.numpy().take(rows, axis=0))
-    padded = F.pad(gathered, (PADDING,) * 4)
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1).numpy()  # [N, C, 9, 9, H, W], a view
+    padded = F.pad(gathered, (draws.padding,) * 4)
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1).numpy()  # [N, C, offsets, offsets, H, W], a view
     crops = windows[np.arange(len(rows)), :, draws.top, draws.left]
     mirrored = np.flatnonzero(draws.mirror)
     crops[mirrored] = torch.from_numpy(crops[mirrored]).flip(-1).numpy()

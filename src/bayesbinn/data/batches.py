@@ -80,15 +80,22 @@ class Part:
         augment: bool = False,
         drop_single: bool = False,
         shard: tuple[int, int] = (0, 1),
+        shift: int = 0,
     ) -> Batches:
         """Pairs of (inputs, targets), normalized; the last batch may be smaller.
 
         With a `seed`, the order is random for this `epoch`; without it, the order of the data. `augment` crops and
         flips at random if the data set allows it (photographs, not digits), and needs a seed. `start` skips that many
         batches at no cost. `drop_single` omits a last batch of one example, for which BatchNorm has no statistics.
-        `shard` = (rank, world) gives one rank's share of every batch (`share_of`).
+        `shard` = (rank, world) gives one rank's share of every batch (`share_of`). `shift` moves images at random by up
+        to that many pixels in each direction, instead of `augment`, and needs a seed.
         """
-        return Batches(self, batch_size, seed, epoch, start, augment, drop_single, shard)
+        return Batches(self, batch_size, seed, epoch, start, augment, drop_single, shard, shift)
+
+    @property
+    def shows_images(self) -> bool:
+        """Whether the inputs are images (channels, height, width), which can be shifted."""
+        return self._inputs.dim() == 4
 
     def gather(self, rows: Tensor, draws: Draws | None = None) -> Tensor:
         """Inputs at positions of this part, normalized; cropped and flipped if `draws` is given."""
@@ -112,6 +119,7 @@ class Batches:
         augment: bool,
         drop_single: bool,
         shard: tuple[int, int],
+        shift: int = 0,
     ) -> None:
         rank, world = shard
         if not 0 <= rank < world:
@@ -120,6 +128,10 @@ class Batches:
             raise InvalidInput(f"batch_size={batch_size}: must be 1 or more")
         if augment and seed is None:
             raise InvalidInput("augment=True needs a seed because augmentation is random; give seed= and epoch=")
+        if shift and (seed is None or not part.shows_images):
+            what = "without a seed" if part.shows_images else "for inputs that are not images"
+            raise InvalidInput(f"shift={shift} {what}: only images can be shifted, at random; use 0")
+        self._shift = shift
         self._part, self._size, self._start, self._shard = part, batch_size, start, shard
         self._seed, self._epoch, self._augment = seed, epoch, augment and part.augmentable
         full, rest = divmod(len(part), batch_size)
@@ -137,11 +149,15 @@ class Batches:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         part, count = self._part, len(self._part)
-        order, draws = torch.arange(count), None
+        order = torch.arange(count)
+        draws: Draws | None = None
         if self._seed is not None:
             generator = generator_of(self._seed, self._epoch)
             order = torch.randperm(count, generator=generator)
-            draws = Draws.random(count, generator) if self._augment else None
+            if self._shift:
+                draws = Draws.shifts(count, generator, self._shift)
+            elif self._augment:
+                draws = Draws.random(count, generator)
         for index, size in zip(range(self._start, self._stop), self.sizes, strict=True):
             own, first = share_of(size, *self._shard), index * self._size
             here = slice(first + own.start, first + own.stop)

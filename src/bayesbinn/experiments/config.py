@@ -48,6 +48,10 @@ class DataSettings(_Section):
     """The fraction of the training data held out for validation."""
     augment: bool = False
     """Pad by 4, crop and flip the training images."""
+    shift: Annotated[int, Field(ge=0, le=16)] = 0
+    """Shift the training images at random by up to this many pixels in each direction, instead of `augment`."""
+    split_seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    """Seeds the choice of validation data; by default training.seed. Runs of an ensemble can share it."""
     stratify: bool = False
     """Stratify the validation data by class; the authors choose them at random."""
 
@@ -71,6 +75,8 @@ class ModelSettings(_Section):
     """For table_mlp: the number of hidden layers."""
     output_affine: bool = False
     """For vgg: the last BatchNorm has a learned gain and shift, as in table_mlp, which helps with rare classes."""
+    affine: bool = False
+    """For mnist_mlp: every BatchNorm has a learned gain and shift."""
 
 
 class TrainingSettings(_Section):
@@ -78,12 +84,16 @@ class TrainingSettings(_Section):
 
     epochs: Annotated[int, _POSITIVE]
     """Passes over the training data; for a stream, per task."""
-    batch_size: Annotated[int, Field(ge=2)]
-    """2 or more: BatchNorm needs more than one example."""
+    batch_size: Annotated[int, _POSITIVE]
+    """Examples per step; 2 or more if the network has BatchNorm, which needs more than one example."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seeds the split, the initialization, the order of batches and the noise."""
     loss: Literal["cross_entropy", "binary_cross_entropy", "mse"] = "cross_entropy"
     """mse for regression; binary_cross_entropy for synthetic_mlp, which has one output; cross_entropy otherwise."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """For cross_entropy: the fraction of every target that is spread over all classes."""
+    average_epochs: Annotated[int, Field(ge=0)] = 0
+    """The final network uses the mean of λ over the last N epochs; 0 or 1 uses the last λ."""
     mean_samples: Annotated[int, Field(ge=0)] = 10
     """Number of posterior samples for `test_accuracy_mean`; 0 omits it."""
     evaluate_every: Annotated[int, _POSITIVE] = 1
@@ -151,6 +161,11 @@ class Experiment(_Section):
     method: MethodSettings
     continual: ContinualSettings | None = None
     """Set if there is a stream of tasks instead of one."""
+
+    @property
+    def split_seed(self) -> int:
+        """Of the choice of validation data."""
+        return self.training.seed if self.data.split_seed is None else self.data.split_seed
 
     def to_toml(self) -> str:
         """The text of a ``config.toml``."""
@@ -251,6 +266,8 @@ def validated(raw: dict[str, Any], source: str) -> Experiment:
             f"{source}: training.independent_noise is for methods that sample weights ({able}); remove it "
             f"for {method.name!r}"
         )
+    if experiment.continual is not None and experiment.data.split_seed is not None:
+        raise InvalidInput(f"{source}: data.split_seed is for runs of one task; leave it out with a stream")
     _try_settings(experiment.method, source)
     return experiment
 

@@ -102,7 +102,7 @@ def pack(
         if verify:
             _verify(packed, network, example[:2], {index: ensemble.tensors(index) for index in {0, len(ensemble) - 1}})
     if shift:
-        packed = _with_shift(packed, shift)
+        packed = with_shift(packed, shift)
     if normalisation is not None:
         packed = _with_normalisation(packed, *normalisation)
     if target is not None:
@@ -211,7 +211,7 @@ def _with_target(packed: ModelFile, mean: float, std: float) -> ModelFile:
     return ModelFile(replace(packed.graph, nodes=(*packed.graph.nodes, node)), {**packed.tensors, **added})
 
 
-def _with_shift(packed: ModelFile, shift: tuple[float, ...]) -> ModelFile:
+def with_shift(packed: ModelFile, shift: tuple[float, ...]) -> ModelFile:
     """The file with logits + shift as its logits. A single logit, that of class 1 of two, gets their difference."""
     *_, output = model_file.shapes(packed)
     values = np.array(shift if output != (1,) else [shift[1] - shift[0]])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bayesbinn.errors import InvalidInput, nearest
-from bayesbinn.paper.evidence import load_queue
+from bayesbinn.paper import frontier
+from bayesbinn.paper.evidence import load_queue, planned
 from bayesbinn.paper.figure_continual import reproduce_continual
 from bayesbinn.paper.figure_curves import reproduce_curves
 from bayesbinn.paper.figure_functions import reproduce_functions
@@ -15,7 +17,10 @@ from bayesbinn.paper.figure_posteriors import reproduce_posteriors
 from bayesbinn.paper.figure_snelson import reproduce_snelson
 from bayesbinn.paper.figure_stream import reproduce_stream
 from bayesbinn.paper.gather import Budget
+from bayesbinn.paper.page import PAGE, write_page
+from bayesbinn.paper.records import provenance
 from bayesbinn.paper.table import reproduce_table
+from bayesbinn.paper.table_schedules import reproduce_schedules
 from bayesbinn.paper.tables import TABLES
 
 __all__ = ["NAMES", "reproduce"]
@@ -27,7 +32,11 @@ _FIGURES: dict[str, tuple[str, Callable[[str, Budget, Path], Iterator[str]]]] = 
     "figure-curves": ("Our training curves and the authors'.", reproduce_curves),
     "figure-posteriors": ("Permuted MNIST: the distribution over the weights after each task.", reproduce_posteriors),
     "figure-stream": ("A hundred tasks: the newest, all of them at the end, and the weights.", reproduce_stream),
+    "table-schedules": ("MNIST against the length of the schedule, also beyond the paper.", reproduce_schedules),
 }
+
+TOY_SEEDS = 3
+"""Of the figures on synthetic data, as the repository shows them."""
 
 _COMPARISONS: dict[str, tuple[str, Callable[[str, str | None, Budget, Path], Iterator[str]]]] = {
     "figure-continual": ("Permuted MNIST: accuracy on every task while later ones are learned.", reproduce_continual),
@@ -62,7 +71,7 @@ def reproduce(
 
     Args:
         name: one of `NAMES`; ``"list"``; or ``"all"``, which redraws everything in the repository from the records in
-            `runs`, with the budgets in ``evidence.toml``.
+            `runs`, with the budgets in ``evidence.toml``, and writes docs/reproduction.md next to the folder of `out`.
         seeds: seeds per cell, starting at the preset's.
         epochs: epochs per run, with the schedule compressed; None: the paper's.
         methods: comma-separated methods of a table or of figure-continual; None: all of the paper's.
@@ -101,4 +110,31 @@ def _all(train: bool, runs: Path, out: Path) -> Iterator[str]:
     if train:
         raise InvalidInput("reproduce all only reads records; add --no-train (`make evidence` computes missing ones)")
     for shown in {each.name: each for part in load_queue().parts for each in part.show}.values():
-        yield from reproduce(shown.name, train=False, runs=runs, out=out, **shown.model_dump(exclude={"name"}))
+        if not (out / f"{shown.name}.json").is_file() and not _begun(shown.name, runs):
+            yield f"{shown.name}: left out: none of its runs is recorded in {runs}"
+            continue
+        try:
+            yield from reproduce(shown.name, train=False, runs=runs, out=out, **shown.model_dump(exclude={"name"}))
+        except InvalidInput as error:
+            yield f"{shown.name}: left out: {error}"
+    yield from _toy_figures(runs, out)
+    benchmarks = out.parent / "benchmarks"
+    if (benchmarks / "frontier.json").is_file():
+        frontier.write(json.loads((benchmarks / "frontier.json").read_text(encoding="utf-8")), benchmarks)
+        yield f"{benchmarks}: frontier.md, frontier.png, posterior-worth.md"
+    yield f"{write_page(out.parent, out.parent.parent / PAGE)}: written"
+
+
+def _begun(name: str, runs: Path) -> bool:
+    """Whether a run of a part that shows this table or figure is recorded."""
+    parts = [part for part in load_queue().parts if name in {each.name for each in part.show}]
+    return any(provenance(runs / run.name) for part in parts for run in planned(part))
+
+
+def _toy_figures(runs: Path, out: Path) -> Iterator[str]:
+    """Figures on synthetic data, from their own files: their networks are not kept."""
+    for name in ("figure-functions", "figure-moons", "figure-snelson"):
+        try:
+            yield from reproduce(name, seeds=TOY_SEEDS, train=False, runs=runs, out=out)
+        except InvalidInput as error:
+            yield f"{name}: left out: {error}; `bayesbinn reproduce {name} --seeds {TOY_SEEDS}` trains its networks"

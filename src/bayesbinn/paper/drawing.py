@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,9 +100,9 @@ def machine() -> dict[str, str]:
     }
 
 
-def machine_rows(columns: int) -> list[list[str]]:
+def machine_rows(columns: int, facts: Mapping[str, str] | None = None) -> list[list[str]]:
     """The last rows of every table."""
-    return [[key, value, *[""] * (columns - 2)] for key, value in machine().items()]
+    return [[key, value, *[""] * (columns - 2)] for key, value in (facts or machine()).items()]
 
 
 def written(paths: Sequence[Path]) -> str:

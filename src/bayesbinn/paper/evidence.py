@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bayesbinn.errors import InvalidFile
 from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.paper import records
+from bayesbinn.runs.best_epoch import best_epoch
+from bayesbinn.runs.folder import load_run
+
+_COMMON = ("model.width", "training.epochs")
+"""Settings of a candidate that are its budget, not what is tried."""
 
 
 class _Section(BaseModel):
@@ -37,6 +44,10 @@ class Runs(_Section):
     """Stop after this epoch of the unchanged schedule."""
     name: str | None = None
     """Replaces the preset's name in folder names."""
+    candidate: bool = False
+    """Whether its settings, apart from the width, may be chosen by their validation accuracy."""
+    chosen: bool = False
+    """Use the settings of the part's best candidate in addition to its own."""
     epoch_seconds: Annotated[float, Field(gt=0)]
     """An estimate of the time per epoch on two idle cores, used until one has been measured."""
 
@@ -59,6 +70,8 @@ class Part(_Section):
     title: str
     runs: tuple[Runs, ...]
     show: tuple[Shown, ...] = ()
+    measure: tuple[str, ...] = ()
+    """Programs in benchmarks/ that measure the networks of the runs, after the last of them."""
 
 
 class Queue(_Section):
@@ -102,17 +115,64 @@ def load_queue(path: Path | None = None) -> Queue:
         raise InvalidFile(f"{where}: {place}: {problem['msg']} (received {problem['input']!r})") from None
 
 
-def planned(part: Part) -> Iterator[Planned]:
-    """The runs of a part, in order."""
+def planned(part: Part, kept: Path | None = None) -> Iterator[Planned]:
+    """The runs of a part, in order; those with the best settings only once the records in `kept` say which."""
+    best = best_settings(part, kept)
     for each in part.runs:
+        if each.chosen and best is None:
+            continue
         for values in product(*each.grid.values()):
             chosen = dict(zip(each.grid, values, strict=True))
             for method, seed in product(each.methods, each.seeds):
-                yield _plan(each, method, seed, chosen)
+                yield _plan(each, method, seed, chosen, best if each.chosen and best else {})
 
 
-def _plan(each: Runs, method: str, seed: int, chosen: dict[str, Any]) -> Planned:
-    changes = {**each.settings, **chosen}
+def undecided(part: Part, kept: Path | None) -> tuple[int, float]:
+    """How many runs wait for the choice of their settings, and about how many seconds they take."""
+    waiting = [each for each in part.runs if each.chosen] if best_settings(part, kept) is None else []
+    count = {index: len(each.methods) * len(each.seeds) for index, each in enumerate(waiting)}
+    epochs = [int(each.settings.get("training.epochs", 1)) for each in waiting]
+    seconds = sum(count[i] * epochs[i] * each.epoch_seconds for i, each in enumerate(waiting))
+    return sum(count.values()), seconds
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Settings that were tried, and the validation accuracy that each seed reached."""
+
+    settings: dict[str, Any]
+    validation: tuple[float, ...]
+    """In percent, in the best epoch; one for each seed that has a record."""
+
+    @property
+    def mean(self) -> float:
+        return sum(self.validation) / len(self.validation)
+
+
+def candidates(part: Part, kept: Path | None) -> list[tuple[Tried, bool]]:
+    """Every candidate of a part, and whether all its seeds have a record."""
+    found = []
+    for each in part.runs:
+        if not each.candidate:
+            continue
+        own = {key: value for key, value in each.settings.items() if key not in _COMMON}
+        runs = [_plan(each, method, seed, {}, {}) for method in each.methods for seed in each.seeds]
+        rows = [load_run(kept / run.name)[1] for run in runs if kept and records.provenance(kept / run.name)]
+        best = [float(row["validation_accuracy"]) for each_row in rows if (row := best_epoch(each_row))]
+        found.append((Tried(own, tuple(best)), len(best) == len(runs)))
+    return found
+
+
+def best_settings(part: Part, kept: Path | None) -> dict[str, Any] | None:
+    """The settings of the candidate with the highest mean validation accuracy; None until all have been tried."""
+    tried = candidates(part, kept)
+    if not tried or not all(complete for _, complete in tried):
+        return None
+    return max((each for each, _ in tried), key=lambda each: each.mean).settings
+
+
+def _plan(each: Runs, method: str, seed: int, chosen: dict[str, Any], best: dict[str, Any]) -> Planned:
+    changes = {**best, **each.settings, **chosen}
     experiment = load_experiment(each.preset, method=method, overrides={**changes, "training.seed": seed})
     arguments = ["train", each.preset, "--method", method, "--seed", str(seed)]
     epochs = changes.pop("training.epochs", None)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bayesbinn.errors import InvalidInput, nearest
-from bayesbinn.paper.drawing import machine, machine_rows, markdown_table, new_figure, save_figure, save_text, written
+from bayesbinn.paper.drawing import machine_rows, markdown_table, new_figure, save_figure, save_text, written
+from bayesbinn.paper.earlier import NOTE, Earlier, made_on
 from bayesbinn.paper.gather import Budget, Cell, duration
 from bayesbinn.paper.gather_streams import (
     LOOKS,
@@ -21,6 +23,7 @@ from bayesbinn.paper.gather_streams import (
     Learned,
     Variant,
     draw_mean,
+    earlier_and_others,
     gather,
     numbers_of,
     samples,
@@ -85,20 +88,21 @@ def chosen_variants(methods: str | None) -> tuple[str, ...]:
 
 
 def _reproduce(name: str, chosen: tuple[str, ...], drawn: tuple[str, ...], budget: Budget, out: Path) -> Iterator[str]:
-    found = {}
+    found, earlier = {}, Earlier.read(out / f"{name}.json", _METRICS)
     for key in chosen:
-        found[key] = yield from gather(VARIANTS[key], budget)
+        found[key] = yield from gather(VARIANTS[key], budget, partial(earlier.record, key))
     tasks = max(
         [len(run.record.tasks) for each in found.values() for run in each.runs], default=len(CONTINUAL[0].tasks)
     )
+    facts = made_on(out / f"{name}.json", *earlier_and_others(found.values()))
     numbers = {
         "name": name,
-        "machine": machine(),
+        "machine": facts,
         "width": budget.width or 1.0,
         "variants": {key: _numbers(each) for key, each in found.items()},
         "authors": [asdict(each) for each in CONTINUAL],
     }
-    paths = save_text(out, name, _markdown(list(found.values()), tasks), numbers)
+    paths = save_text(out, name, _markdown(list(found.values()), tasks, facts), numbers)
     yield written([*paths, *_draw(name, {key: found[key] for key in chosen if key in drawn}, tasks, out)])
 
 
@@ -155,7 +159,7 @@ def _numbers(each: Gathered) -> dict[str, Any]:
 # ---- Markdown -------------------------------------------------------------------------------------
 
 
-def _markdown(found: list[Gathered], tasks: int) -> str:
+def _markdown(found: list[Gathered], tasks: int, facts: dict[str, str]) -> str:
     head = ["Variant", "BatchNorm", *(f"Task {task}" for task in range(1, tasks + 1)), *_METRICS, "Epochs", "Seeds"]
     rows = [row for each in found for row in _accuracy_rows(each, head)]
     rows += [_authors_row(each, head) for each in CONTINUAL]
@@ -166,7 +170,7 @@ def _markdown(found: list[Gathered], tasks: int) -> str:
         "# Continual learning on permuted MNIST (the paper's Figure 5)\n\n"
         f"## Accuracy after the last task\n\n{markdown_table(head, rows)}\n\n"
         "## Entropy of the weights at the start and after each task, in bits, and wall time per seed\n\n"
-        f"{markdown_table(weights, [*lines, *machine_rows(len(weights))])}\n\n"
+        f"{markdown_table(weights, [*lines, *machine_rows(len(weights), facts)])}\n\n"
         + "\n".join(f"- {note}" for note in _notes(found))
     )
 
@@ -222,6 +226,7 @@ def _notes(found: list[Gathered]) -> list[str]:
         "Saturated: the fraction of weights, after the last task, whose more likely sign has probability 0.99 or more.",
         "The authors' rows: their code, run by us with seed 1, the statistics of the last task and 100 "
         "samples. The paper shows this figure without numbers, over 5 seeds.",
+        *([NOTE] if any(each.earlier for each in found) else []),
         f"Epochs are per task, and the learning rate schedule restarts with each task; the paper uses 100. {WALL_TIME}",
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 from bayesbinn.errors import InvalidInput
 from bayesbinn.paper.drawing import (
     BLUE,
-    machine,
     machine_rows,
     markdown_table,
     new_figure,
@@ -20,9 +20,10 @@ from bayesbinn.paper.drawing import (
     save_text,
     written,
 )
+from bayesbinn.paper.earlier import NOTE, Earlier, made_on
 from bayesbinn.paper.figure_continual import VARIANTS
 from bayesbinn.paper.gather import Budget
-from bayesbinn.paper.gather_streams import Gathered, gather, without_stopping
+from bayesbinn.paper.gather_streams import Gathered, earlier_and_others, gather, without_stopping
 from bayesbinn.paper.published import CONTINUAL
 
 SHOWN = ("bayesbinn", "no-prior")
@@ -34,15 +35,16 @@ def reproduce_posteriors(name: str, budget: Budget, out: Path) -> Iterator[str]:
 
 
 def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
-    found = []
+    found, earlier = [], Earlier.read(out / f"{name}.json", {})
     for key in SHOWN:
-        each = yield from gather(VARIANTS[key], budget)
+        each = yield from gather(VARIANTS[key], budget, partial(earlier.record, VARIANTS[key].label))
         found.append(each)
     shown = [each for each in found if each.runs]
     if not shown:
         raise InvalidInput(f"{name}: no finished run to show: {'; '.join(each.reason for each in found)}")
-    numbers = {"name": name, "machine": machine(), "rows": {each.variant.label: _numbers(each) for each in found}}
-    paths = save_text(out, name, _markdown(found), numbers)
+    facts = made_on(out / f"{name}.json", *earlier_and_others(found))
+    numbers = {"name": name, "machine": facts, "rows": {each.variant.label: _numbers(each) for each in found}}
+    paths = save_text(out, name, _markdown(found, facts), numbers)
     yield written([*paths, *_draw(name, shown, out)])
 
 
@@ -58,7 +60,7 @@ def _numbers(each: Gathered) -> dict[str, Any]:
     }
 
 
-def _markdown(found: list[Gathered]) -> str:
+def _markdown(found: list[Gathered], facts: dict[str, str]) -> str:
     titles = max((["", *(title for title, _ in _points(each))] for each in found if each.runs), key=len)[1:]
     head = ["Variant", "", *(title.capitalize() for title in titles), "Epochs", "Seed"]
     rows = []
@@ -70,13 +72,14 @@ def _markdown(found: list[Gathered]) -> str:
         for key in ("entropy", "saturated"):
             cells = [f"{value:.3f}" for _, line in _points(each) if (value := line[key]) is not None]
             cells += [""] * (len(titles) - len(cells))
-            rows.append([each.variant.label, key, *cells, str(run.epochs), str(run.seed)])
+            rows.append([each.variant.label, key, *cells, str(run.epochs), each.seeds()])
     theirs = [*map(str, CONTINUAL[0].entropy[: len(titles) - 1])]
     theirs += [""] * (len(titles) - 1 - len(theirs))
     rows.append(["The authors' code, posterior as prior", "entropy", "", *theirs, str(CONTINUAL[0].epochs), "1"])
+    note = f"- {NOTE}\n" if any(each.earlier for each in found) else ""
     return (
         "# The distribution over the weights from task to task (the paper's Figure 4)\n\n"
-        f"{markdown_table(head, [*rows, *machine_rows(len(head))])}\n\n"
+        f"{markdown_table(head, [*rows, *machine_rows(len(head), facts)])}\n\n"
         "- Entropy: the mean over the weights, in bits. Saturated: the fraction of weights whose more likely sign has "
         "probability 0.99 or more. The figure shows histograms of P(w = +1) with 50 bins on a logarithmic "
         "scale, as fractions of all weights.\n"
@@ -85,6 +88,7 @@ def _markdown(found: list[Gathered]) -> str:
         "- The authors' row: their code, run by us; the paper gives entropies only in its figure.\n"
         "- The paper: with more tasks, the entropy falls and the weights become more certain. There, and in the first "
         "row, each task's prior is the previous task's posterior; otherwise, the prior stays P = 1/2.\n"
+        f"{note}"
     )
 
 

@@ -12,7 +12,7 @@ weights of the last few steps. Two choices are shown side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +37,18 @@ from bayesbinn.paper.drawing import (
 )
 from bayesbinn.paper.gather import Budget
 from bayesbinn.paper.published import Value
-from bayesbinn.paper.toy import COLUMNS, SAMPLES, Trio, comparison_rows, standardized, trained
+from bayesbinn.paper.toy import (
+    COLUMNS,
+    SAMPLES,
+    Trio,
+    as_drawn,
+    compact,
+    comparison_rows,
+    expanded,
+    spent_of,
+    standardized,
+    trained,
+)
 from bayesbinn.prediction.functional import PureNetwork
 
 Statistics = Literal["grid", "data"]
@@ -122,32 +133,26 @@ def measure(trio: Trio, curves: Curves) -> dict[str, dict[str, float]]:
 
 
 def reproduce_snelson(name: str, budget: Budget, out: Path) -> Iterator[str]:
-    """Train both methods, draw the first seed and measure every seed."""
+    """Train both methods and measure every seed; then draw the first."""
+    numbers = as_drawn(out / f"{name}.json", budget)
+    if numbers is None or any(budget.runs.glob("snelson-*/checkpoint.pt")):
+        numbers = yield from _measured(name, budget)
+    paths = save_text(out, name, _markdown(numbers), numbers)
+    yield written([*paths, *_draw(name, numbers, out)])
+
+
+def _measured(name: str, budget: Budget) -> Generator[str, None, dict[str, Any]]:
     trios, spent = yield from trained("snelson", budget)
     curves = {how: [curves_of(trio, how) for trio in trios] for how in STATISTICS}
     measured = {how: list(map(measure, trios, found)) for how, found in curves.items()}
-    tables = ""
-    for how, title in STATISTICS.items():
-        head, rows = comparison_rows(measured[how], spent, _short)
-        tables += f"## {title}\n\n{markdown_table(head, rows)}\n\n"
-    inputs = standardized(trios[0])[0]
-    text = (
-        f"# Snelson's regression: STE, BayesBiNN's mode and its mean\n\n{tables}"
-        f"- Standardized units. Roughness: mean squared second derivative of the curve, from second differences on the "
-        f"{len(curves['grid'][0].x)} test inputs; within the data: on those from {float(inputs.min()):.2f} to "
-        f"{float(inputs.max()):.2f}, the range of the training inputs. There are no data outside it.\n"
-        f"- Std: unbiased, of {SAMPLES} posterior samples, without observation noise, averaged over the test inputs "
-        "where there are data, and where there are none.\n"
-        "- Train RMSE: at the test input nearest to each training input.\n"
-        "- Statistics of the test grid: the authors predict in training mode, so every curve has zero mean and unit "
-        "variance over the grid. The curves are flat where there are no data, which reduces the variance, so each is "
-        "stretched by a different factor where there are data: part of the std there is an artifact. With the "
-        "statistics of the training data, every curve is scaled where it was trained.\n"
-        f"- Mean ± population standard deviation over seeds. The figure shows seed {trios[0].seed}. The paper shows it "
-        "without numbers: the mean is much smoother than STE, and its uncertainty is low where there are many "
-        "points.\n"
-    )
-    numbers = {
+    inputs, targets = (tensor.flatten().tolist() for tensor in standardized(trios[0]))
+    first = {how: found[0] for how, found in curves.items()}
+    lines = {
+        how: {key: compact(getattr(found, key).tolist(), 5) for key in ("x", "ste", "mode", "mean", "std")}
+        for how, found in first.items()
+    }
+    drawn = {"seed": trios[0].seed, "inputs": compact(inputs), "targets": compact(targets), "curves": lines}
+    return {
         "name": name,
         "samples": SAMPLES,
         "epochs": spent.epochs,
@@ -155,20 +160,46 @@ def reproduce_snelson(name: str, budget: Budget, out: Path) -> Iterator[str]:
         "seconds": spent.seconds,
         "machine": machine(),
         "seeds": {str(trio.seed): {how: measured[how][i] for how in STATISTICS} for i, trio in enumerate(trios)},
+        "drawn": drawn,
     }
-    paths = _draw(name, trios[0], {how: found[0] for how, found in curves.items()}, out)
-    yield written([*save_text(out, name, text, numbers), *paths])
+
+
+def _markdown(numbers: Mapping[str, Any]) -> str:
+    tables = ""
+    for how, title in STATISTICS.items():
+        measured = [seed[how] for seed in numbers["seeds"].values()]
+        head, rows = comparison_rows(measured, spent_of(numbers), _short, numbers["machine"])
+        tables += f"## {title}\n\n{markdown_table(head, rows)}\n\n"
+    drawn = numbers["drawn"]
+    inputs, tested = expanded(drawn["inputs"]), len(expanded(drawn["curves"]["grid"]["x"]))
+    return (
+        f"# Snelson's regression: STE, BayesBiNN's mode and its mean\n\n{tables}"
+        f"- Standardised units. Roughness: mean squared second derivative of the curve, by second differences on the "
+        f"{tested} test inputs; within the data: on those from {inputs.min():.2f} to "
+        f"{inputs.max():.2f}, the range of the training inputs. Outside of it there are no data.\n"
+        f"- Std: unbiased, of {SAMPLES} posterior samples, without observation noise, averaged over the test inputs "
+        "where there are data, and where there are none.\n"
+        "- Train RMSE: at the test input nearest to each training input.\n"
+        "- Statistics of the test grid: the authors predict in training mode, so every curve has zero mean and unit "
+        "variance over the grid. Where there are no data the curves are flat, which takes variance away, so each is "
+        "stretched by a factor of its own where there are data: part of the std there is an artefact. With the "
+        "statistics of the training data, every curve is scaled where it was trained.\n"
+        f"- Mean ± population standard deviation over seeds. The figure shows seed {drawn['seed']}. The paper has this "
+        "figure without numbers: the mean is much smoother than STE, and its uncertainty is low where there are many "
+        "points.\n"
+    )
 
 
 def _short(value: Value) -> str:
     return f"{value.mean:.3g}" if value.std is None else f"{value.mean:.3g} ± {value.std:.2g}"
 
 
-def _draw(name: str, trio: Trio, curves: dict[Statistics, Curves], out: Path) -> list[Path]:
-    with new_figure(1, len(curves), size=(6.75, 2.7), sharex=True, sharey=True) as (figure, axes):
-        for axis, (how, found) in zip(axes[0], curves.items(), strict=True):
-            _panel(axis, trio, found)
-            axis.set_title(STATISTICS[how])
+def _draw(name: str, numbers: Mapping[str, Any], out: Path) -> list[Path]:
+    drawn = numbers["drawn"]
+    with new_figure(1, len(STATISTICS), size=(6.75, 2.7), sharex=True, sharey=True) as (figure, axes):
+        for axis, (how, title) in zip(axes[0], STATISTICS.items(), strict=True):
+            _panel(axis, drawn, {key: expanded(text) for key, text in drawn["curves"][how].items()})
+            axis.set_title(title)
             axis.set_xlabel("input (standardized)")
         axes[0, 0].set_ylabel("target (standardized)")
         handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -176,12 +207,12 @@ def _draw(name: str, trio: Trio, curves: dict[Statistics, Curves], out: Path) ->
         return save_figure(figure, out, name)
 
 
-def _panel(axis: Any, trio: Trio, curves: Curves) -> None:
-    inputs, targets = (tensor.flatten().numpy() for tensor in standardized(trio))
-    x, mean, std = curves.x.numpy(), curves.mean.numpy(), curves.std.numpy()
+def _panel(axis: Any, drawn: Mapping[str, Any], curves: Mapping[str, Any]) -> None:
+    inputs, targets = expanded(drawn["inputs"]), expanded(drawn["targets"])
+    x, mean, std = curves["x"], curves["mean"], curves["std"]
     axis.fill_between(x, mean - 2 * std, mean + 2 * std, color=SKY, alpha=0.35, linewidth=0, label="mean ± 2 std")
     axis.scatter(inputs, targets, s=6, marker="x", color=GRAY, linewidths=0.6, label="training data", zorder=1.5)
-    axis.plot(x, curves.ste.numpy(), color=ORANGE, linewidth=1.1, label="STE")
-    axis.plot(x, curves.mode.numpy(), "--", color=BLACK, linewidth=1.0, label="BayesBiNN, mode")
+    axis.plot(x, curves["ste"], color=ORANGE, linewidth=1.1, label="STE")
+    axis.plot(x, curves["mode"], "--", color=BLACK, linewidth=1.0, label="BayesBiNN, mode")
     axis.plot(x, mean, color=BLUE, linewidth=1.9, label=f"BayesBiNN, mean of {SAMPLES}")
     axis.set_xlim(float(x[0]), float(x[-1]))

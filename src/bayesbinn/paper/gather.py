@@ -112,6 +112,8 @@ class Outcome:
 
     runs: list[Trained] = field(default_factory=list)
     reason: str | None = None
+    earlier: bool = False
+    """Whether the numbers come from a figure as it was, without a record of the runs."""
 
 
 # With fewer expected differences from the mode than this, 99 in 100 samples equal the mode.

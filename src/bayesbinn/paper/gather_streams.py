@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, preset_names
 from bayesbinn.paper import records
 from bayesbinn.paper.drawing import BLACK, BLUE, GRAY, ORANGE, SKY
+from bayesbinn.paper.earlier import MARK
 from bayesbinn.paper.gather import Budget, Cell
 from bayesbinn.paper.published import Value
 from bayesbinn.runs.folder import difference
@@ -89,6 +90,8 @@ class Gathered:
 
     variant: Variant
     runs: list[Learned] = field(default_factory=list)
+    earlier: list[int] = field(default_factory=list)
+    """Seeds whose numbers come from the figure as it was."""
     missing: list[str] = field(default_factory=list)
 
     @property
@@ -100,7 +103,8 @@ class Gathered:
 
     def seeds(self) -> str:
         """For a table: the available seeds, then what happened to the others."""
-        return ", ".join(str(run.seed) for run in self.runs) + (f" ({self.reason})" if self.missing else "")
+        names = [f"{run.seed}{MARK if run.seed in self.earlier else ''}" for run in self.runs]
+        return ", ".join(names) + (f" ({self.reason})" if self.missing else "")
 
     def policies(self) -> list[str]:
         return self.runs[0].record.policies() if self.runs else []
@@ -114,6 +118,7 @@ class Gathered:
             "variant": self.variant.label,
             "method": self.variant.cell.method,
             "seeds": [run.seed for run in self.runs],
+            "earlier": self.earlier,
             "not run": self.missing,
             "epochs per task": self.runs[0].epochs if self.runs else None,
             "samples": samples(self.runs[0]) if self.runs else None,
@@ -122,14 +127,24 @@ class Gathered:
         }
 
 
+def earlier_and_others(found: Iterable[Gathered]) -> tuple[bool, bool]:
+    """Whether some numbers come from the figure as it was, and whether some do not."""
+    shown = [(run.seed in each.earlier) for each in found for run in each.runs]
+    return any(shown), not all(shown)
+
+
 def samples(run: Learned) -> int:
     """The number of posterior samples behind an accuracy."""
     assert run.experiment.continual is not None
     return run.experiment.continual.samples
 
 
-def gather(variant: Variant, budget: Budget) -> Generator[str, None, Gathered]:
+def gather(
+    variant: Variant, budget: Budget, known: Callable[[Experiment], Record | None] = lambda wanted: None
+) -> Generator[str, None, Gathered]:
     """Reuse, resume or run every seed of a variant; yields one line per seed.
+
+    `known` returns what an earlier figure shows of a missing run, see `bayesbinn.paper.earlier`.
 
     A failure (a missing preset or missing data, a diverged run) ends this variant, not the figure.
     """
@@ -147,6 +162,10 @@ def gather(variant: Variant, budget: Budget) -> Generator[str, None, Gathered]:
         state = next((each for each in states if not each.lacks), states[0])
         if not state.lacks:
             yield f"{state.folder}: reused, {len(state.record.tasks)} tasks × {experiment.training.epochs} epochs"
+        elif not budget.train and (record := known(experiment)) is not None:
+            found.earlier.append(seed)
+            state = replace(state, experiment=experiment, record=record)
+            yield f"{variant.label}, seed {seed}: not there; its numbers are those of the figure as it was"
         elif not budget.train:
             found.missing.append(f"seed {seed}: {state.lacks}")
             yield f"{state.folder}: {state.lacks}, omitted"

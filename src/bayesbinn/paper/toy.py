@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bayesbinn.data import Dataset
@@ -67,12 +72,43 @@ def trained(preset: str, budget: Budget) -> Generator[str, None, tuple[list[Trio
     return trios, Spent(runs[0].epochs, min(run.last()["epoch"] for run in runs), seconds)
 
 
+def compact(values: Sequence[float], digits: int = 4) -> str:
+    """Numbers in one line of a JSON file.
+
+    >>> compact([0.123456, 2.0]), expanded(compact([0.5, 2.0])).tolist()
+    ('0.1235 2', [0.5, 2.0])
+    """
+    return " ".join(f"{value:.{digits}g}" for value in values)
+
+
+def expanded(text: str) -> NDArray[np.float64]:
+    """The numbers of `compact`."""
+    return np.array(text.split(), dtype=np.float64)
+
+
+def as_drawn(path: Path, budget: Budget) -> dict[str, Any] | None:
+    """The numbers of a figure as it is, to draw it again where its networks are gone; None if they are not asked for.
+
+    The networks of these figures leave no records: the figure's own file has everything that it shows.
+    """
+    if budget.train or not path.is_file():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found if "drawn" in found else None
+
+
+def spent_of(numbers: Mapping[str, Any]) -> Spent:
+    """What the networks of a figure's numbers cost."""
+    return Spent(numbers["epochs"], numbers["last epoch"], dict(numbers["seconds"]))
+
+
 def comparison_rows(
-    measured: list[dict[str, dict[str, float]]], spent: Spent, text: Callable[[Value], str]
+    measured: list[dict[str, dict[str, float]]], spent: Spent, text: Callable[[Value], str], facts: Mapping[str, str]
 ) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the Markdown table: every measure of the three predictors, mean ± std over seeds.
 
-    The mean comes last and has all measures; the others may lack some, such as a spread.
+    The mean comes last and has all measures; the others may lack some, such as a spread. `facts` describe the machine
+    that trained them.
     """
     measures = list(measured[0][COLUMNS[-1]])
     rows = []
@@ -83,7 +119,7 @@ def comparison_rows(
             values.append(text(Value.of(found)) if found else "")
         rows.append([name, *values, *spent.text("ste" if name == "STE" else "bayesbinn"), str(len(measured))])
     head = ["Prediction", *measures, "Epochs", "Wall time", "Seeds"]
-    return head, [*rows, *machine_rows(len(head))]
+    return head, [*rows, *machine_rows(len(head), facts)]
 
 
 def standardized(trio: Trio) -> tuple[Tensor, Tensor]:

@@ -57,8 +57,9 @@ class BatchNormStatistics:
         for name, value in self.tensors.items():
             if name not in own or own[name].shape != value.shape[1:]:
                 found = tuple(own[name].shape) if name in own else "nothing"
+                there = tuple(value.shape[1:])
                 raise InvalidInput(
-                    f"the statistics are of another model: {name!r} has shape {tuple(value.shape[1:])}, here {found}"
+                    f"the statistics belong to a different model: {name!r} has shape {there}, here {found}"
                 )
 
 

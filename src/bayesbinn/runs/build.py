@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbinn import models
 from bayesbinn.binary import split_parameters
 from bayesbinn.data import Dataset
 from bayesbinn.data.card import DataCard
 from bayesbinn.errors import InvalidInput
-from bayesbinn.experiments.config import Experiment, MethodSettings
+from bayesbinn.experiments.config import Experiment, MethodSettings, TrainingSettings
 from bayesbinn.methods import get_method
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.train.loop import (
@@ -25,6 +27,30 @@ LOSSES: dict[str, Loss] = {
     "binary_cross_entropy": lambda output, y: F.binary_cross_entropy_with_logits(output.flatten(), y.float()),
     "mse": F.mse_loss,
 }
+
+
+def loss_of(training: TrainingSettings) -> Loss:
+    """The loss of the training batches."""
+    if training.label_smoothing == 0:
+        return LOSSES[training.loss]
+    if training.loss != "cross_entropy":
+        raise InvalidInput(
+            f"training.label_smoothing={training.label_smoothing}: it is for cross_entropy; remove it for "
+            f"{training.loss!r}"
+        )
+    return partial(F.cross_entropy, label_smoothing=training.label_smoothing)
+
+
+def check_batch_size(experiment: Experiment, model: nn.Module) -> None:
+    """Refuse batches of one example if BatchNorm would need their statistics."""
+    if experiment.training.batch_size > 1:
+        return
+    if name := next((name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)), None):
+        hint = " or model.batchnorm=false" if experiment.model.name == "continual_mlp" else ""
+        raise InvalidInput(
+            f"training.batch_size=1: BatchNorm (layer {name} of {experiment.model.name}) has no statistics for a "
+            f"single example; use 2 or more{hint}"
+        )
 
 
 def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Sequential:

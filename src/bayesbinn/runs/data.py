@@ -23,7 +23,7 @@ def load_data(experiment: Experiment, data_dir: Path | None = None) -> Dataset:
 def card_of(experiment: Experiment, dataset: Dataset) -> DataCard:
     """What a run of this experiment stores about its data."""
     settings = experiment.data
-    return DataCard.of(dataset, validation=settings.validation, seed=experiment.training.seed, label=settings.label)
+    return DataCard.of(dataset, validation=settings.validation, seed=experiment.split_seed, label=settings.label)
 
 
 def refuse_other_source(experiment: Experiment, folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,8 +11,10 @@ import torch
 from bayesbinn.data.card import DataCard
 from bayesbinn.data.normalise import WHITE
 from bayesbinn.errors import InvalidInput
-from bayesbinn.modelfile.container import ModelFile
+from bayesbinn.modelfile.container import ModelFile, check_model, write
+from bayesbinn.packing.ensemble import calibrated, join
 from bayesbinn.packing.packer import Normalisation, pack
+from bayesbinn.prediction.logit_fit import FEWEST_ROWS
 from bayesbinn.runs.trained import Trained, load_network
 from bayesbinn.train.calibration import Which
 
@@ -60,6 +64,79 @@ def pack_run(
     )
 
 
+def pack_runs(
+    folders: Sequence[str | Path],
+    path: str | Path,
+    samples: int = 0,
+    seed: int = 0,
+    *,
+    fit_scale: bool = True,
+    data_dir: Path | None = None,
+    epoch: Which = "last",
+    real: str = "float32",
+) -> ModelFile:
+    """Pack the networks of several runs, such as of different seeds, into one file: an ensemble.
+
+    The runs must be of one network on the same data. Where they kept the same rows for validation
+    (`data.split_seed`), the mean of their probabilities is calibrated on these rows, for which the data are needed.
+    Otherwise every network keeps the calibration of its own run.
+
+    Args:
+        folders: of two or more runs.
+        path: of the file.
+        samples: of each run: 0 its mode, C an ensemble of posterior samples.
+        seed: of the samples.
+        fit_scale: whether to calibrate the logits.
+        data_dir: where the data are.
+        epoch: as in `pack_run`.
+        real: as in `pack_run`.
+    """
+    if len(folders) < 2:
+        raise InvalidInput(f"an ensemble of {len(folders)} runs: 2 or more are needed")
+    places = [Path(folder).resolve() for folder in folders]
+    for folder, place in zip(folders, places, strict=True):
+        if places.count(place) > 1:
+            raise InvalidInput(f"{folder}: named twice; an ensemble of one network is that network")
+    runs = [load_network(Path(folder), epoch, data_dir) for folder in folders]
+    for run in runs[1:]:
+        if run.card.fingerprint != runs[0].card.fingerprint:
+            raise InvalidInput(
+                f"{run.folder}: trained on other data ({run.card.name}) than {runs[0].folder} ({runs[0].card.name}); "
+                "the networks of an ensemble see the same data"
+            )
+    together = fit_scale and _share_validation(runs)
+    with tempfile.TemporaryDirectory() as scratch:
+        files = [
+            pack_network(
+                run,
+                Path(scratch) / f"{index}.safetensors",
+                samples,
+                seed,
+                fit_scale=fit_scale and not together,
+                data_dir=data_dir,
+                real=real,
+            )
+            for index, run in enumerate(runs)
+        ]
+    joined = join(files, [str(run.folder) for run in runs])
+    if together:
+        validation, dataset = runs[0].parts(data_dir).validation, runs[0].load_data(data_dir)
+        assert validation is not None
+        rows = validation.rows
+        joined = calibrated(joined, dataset.train_inputs[rows].numpy(), dataset.train_targets[rows].numpy())
+    check_model(joined)
+    write(Path(path), joined)
+    return joined
+
+
+def _share_validation(runs: Sequence[Trained]) -> bool:
+    """Whether all of the runs kept the same rows for validation, and enough of them to calibrate by."""
+    if runs[0].card.task != "classification" or any(run.tasks_learned is not None for run in runs):
+        return False
+    splits = {(run.card.validation, run.card.seed, run.experiment.data.stratify) for run in runs}
+    return len(splits) == 1 and runs[0].card.validation_rows >= FEWEST_ROWS
+
+
 def pack_network(
     trained: Trained,
     path: str | Path,
@@ -87,7 +164,7 @@ def pack_network(
         card.example(),
         calibration=calibration,
         task=card.task,
-        normalisation=_raw_units(card),
+        normalisation=raw_units(card),
         target=None if card.task == "classification" else (card.target_mean, card.target_std),
         classes=card.classes,
         features=card.columns if len(card.input_shape) == 1 else (),
@@ -97,7 +174,7 @@ def pack_network(
     )
 
 
-def _raw_units(card: DataCard) -> Normalisation:
+def raw_units(card: DataCard) -> Normalisation:
     """Mean and deviation of the inputs as stored; a card gives those of images for pixels in [0, 1]."""
     unit = WHITE if card.input_type == "uint8" else 1
     return torch.tensor(card.mean).double() * unit, torch.tensor(card.std).double() * unit

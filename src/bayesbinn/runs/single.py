@@ -28,8 +28,9 @@ from bayesbinn.data.card import FILE_NAME as CARD
 from bayesbinn.data.card import DataCard
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment
+from bayesbinn.runs.averaging import NaturalAverage, check_averaging
 from bayesbinn.runs.best_epoch import BestNetwork, best_epoch
-from bayesbinn.runs.build import LOSSES, build_model, check_loss, make_optimizers
+from bayesbinn.runs.build import build_model, check_batch_size, check_loss, loss_of, make_optimizers
 from bayesbinn.runs.data import card_of, load_data, refuse_other_data, refuse_other_source
 from bayesbinn.runs.folder import CONFIG, load_run, refuse_another
 from bayesbinn.runs.measure import accuracy, accuracy_of_the_mean, rmse
@@ -54,13 +55,16 @@ class Run(Trainer):
         check_loss(experiment, card)
         torch.manual_seed(training.seed)
         model = data_parallel.prepared(build_model(experiment, card), training.sync_batchnorm)
+        check_batch_size(experiment, model)
         optimizer, real_optimizer = make_optimizers(experiment, model, card)
+        check_averaging(experiment, optimizer)
         recipe = Recipe(
             epochs=training.epochs,
             batch_size=training.batch_size,
             schedule=experiment.method.schedule,
-            loss=LOSSES[training.loss],
+            loss=loss_of(training),
             augment=experiment.data.augment,
+            shift=experiment.data.shift,
             seed=training.seed,
             classification=dataset.task == "classification",
         )
@@ -72,6 +76,8 @@ class Run(Trainer):
         """The network after the first epoch with the best validation accuracy or RMSE."""
         self.signs: list[Tensor] = []
         """The signs of the binary weights at the start of the epoch."""
+        self.average = NaturalAverage()
+        """Of λ after the last epochs, if the experiment asks for it."""
         self._split: Parts | None = None
         self._remember_signs()
         self._restore()
@@ -126,7 +132,7 @@ class Run(Trainer):
 
     def _parts(self) -> Parts:
         if self._split is None:
-            self._split = self.dataset.split(self.experiment.data.validation, self.recipe.seed)
+            self._split = self.dataset.split(self.experiment.data.validation, self.experiment.split_seed)
         return self._split
 
     def _training_part(self) -> Part:
@@ -157,11 +163,13 @@ class Run(Trainer):
             warn_if_stuck(losses, self.rows[-1]["train_accuracy"], targets, stacklevel=5)  # the caller of `train`
 
     def _end_epoch(self, row: dict[str, Any], clock: Clock, is_last: bool) -> dict[str, Any]:
+        training = self.experiment.training
+        self.average.after_epoch(self.epoch, training, self.model, self.optimizer, self._parts().train)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         row |= {"validation_accuracy": None, "test_accuracy": None, "flip_ratio": flips(self.signs, parameters)}
         if not self.recipe.classification:
             row |= {"validation_rmse": None, "test_rmse": None}
-        if is_last or self.epoch % self.experiment.training.evaluate_every == 0:
+        if is_last or self.epoch % training.evaluate_every == 0:
             row |= self._measured()
         row["seconds"] = clock.elapsed()
         self.rows.append(row)
@@ -209,12 +217,14 @@ class Run(Trainer):
         folder.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows).encode())
 
     def _own_state(self) -> dict[str, Any]:
-        return {"rows": self.rows, "signs": self.signs, "best": None if self.best is None else vars(self.best)}
+        own = {"rows": self.rows, "signs": self.signs, "best": None if self.best is None else vars(self.best)}
+        return {**own, "average": vars(self.average)} if self.average.count else own
 
     def _restore_own(self, state: dict[str, Any]) -> None:
         self.rows = state["rows"]
         self.signs = [sign.to(data_parallel.device()) for sign in state["signs"]]
         self.best = BestNetwork(**state["best"]) if state.get("best") else None
+        self.average = NaturalAverage(**state.get("average", {}))
 
     def _check(self, state: dict[str, Any]) -> None:
         super()._check(state)

@@ -25,7 +25,8 @@ from bayesbinn.data.card import FILE_NAME as CARD
 from bayesbinn.data.card import DataCard
 from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment, load_experiment
-from bayesbinn.runs.build import LOSSES, build_model, check_loss, make_optimizers
+from bayesbinn.runs.averaging import check_averaging
+from bayesbinn.runs.build import build_model, check_batch_size, check_loss, loss_of, make_optimizers
 from bayesbinn.runs.data import card_of, load_data, refuse_other_data, refuse_other_source
 from bayesbinn.runs.folder import CONFIG, refuse_another
 from bayesbinn.train.folder import RunFolder, owned
@@ -72,7 +73,9 @@ def _built(experiment: Experiment, folder: RunFolder | Path, dataset: Dataset, c
     check_loss(experiment, first)
     torch.manual_seed(experiment.training.seed)
     model = build_model(experiment, first)
+    check_batch_size(experiment, model)
     optimizer, real_optimizer = make_optimizers(experiment, model, first)
+    check_averaging(experiment, optimizer)
     training = experiment.training
     plan = Plan(
         epochs=training.epochs,
@@ -85,9 +88,10 @@ def _built(experiment: Experiment, folder: RunFolder | Path, dataset: Dataset, c
         validation=experiment.data.validation,
         train_set_scale=experiment.method.train_set_scale,
         augment=experiment.data.augment,
+        shift=experiment.data.shift,
         seed=training.seed,
     )
-    loss = LOSSES[training.loss]
+    loss = loss_of(training)
     return Learner(model, optimizer, stream, plan, real_optimizer=real_optimizer, folder=folder, loss=loss, card=card)
 
 

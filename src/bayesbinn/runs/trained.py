@@ -60,7 +60,7 @@ class Trained:
 
     def parts(self, data_dir: Path | None = None) -> Parts:
         """Its data, split as in training."""
-        return self.load_data(data_dir).split(self.experiment.data.validation, self.experiment.training.seed)
+        return self.load_data(data_dir).split(self.experiment.data.validation, self.experiment.split_seed)
 
     def find_calibration(self, data_dir: Path | None = None) -> tuple[LogitScale, tuple[str, ...]]:
         """The calibration to predict with, and notes about it for the user.

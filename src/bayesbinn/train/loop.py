@@ -162,7 +162,7 @@ def fit(
 ) -> list[Epoch]:
     """Train on tensors in memory, in a new random order every epoch.
 
-    A last batch of a single example is left out: BatchNorm needs more than one.
+    A last batch of a single example is left out, because BatchNorm needs more than one, unless `batch_size` is 1.
     """
     if len(inputs) != len(targets) or len(inputs) < 2:
         raise InvalidInput(f"{len(inputs)} inputs and {len(targets)} targets: need equal numbers, at least 2")
@@ -176,7 +176,7 @@ def fit(
         before = [p.detach().clone() for p in parameters]
         order = torch.randperm(len(inputs), generator=generator).to(inputs.device).split(batch_size)
         totals = Totals()
-        batches = ((inputs[rows], targets[rows]) for rows in order if len(rows) > 1)
+        batches = ((inputs[rows], targets[rows]) for rows in order if len(rows) > 1 or batch_size == 1)
         train_batches(model, optimizer, batches, totals, loss=loss, real_optimizer=real_optimizer)
         epoch = Epoch(
             number=number,

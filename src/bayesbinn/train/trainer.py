@@ -41,6 +41,8 @@ class Recipe:
     augment: bool
     seed: int
     classification: bool = True
+    shift: int = 0
+    """Shift training images at random by up to this many pixels."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,7 @@ class Trainer(Resumable):
             augment=recipe.augment,
             drop_single=True,
             shard=(ranks.rank(), ranks.world()),
+            shift=recipe.shift,
         )
         count = self.totals.batches + len(batches)
 

@@ -1,0 +1,245 @@
+"""docs/reproduction.md: every table and figure of the paper, its numbers and ours, written from results/ alone.
+
+``bayesbinn reproduce all --no-train`` writes it; a test fails when it is not what this module writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bayesbinn.files import make_folder, write_whole
+from bayesbinn.paper.cost import GPU, GPU_SHARE, cost_of
+from bayesbinn.paper.drawing import markdown_table
+from bayesbinn.paper.earlier import MARK, NOTE
+from bayesbinn.paper.gather import duration
+from bayesbinn.paper.published import DATASETS, EPOCHS, SEEDS, STREAM, Value
+from bayesbinn.paper.table_schedules import COLUMNS, LENGTHS
+from bayesbinn.paper.tables import TABLES, Line, Table
+
+PAGE = Path("docs") / "reproduction.md"
+NOT_YET = "not computed yet"
+FIGURES = {
+    "figure-functions": "Figure 1: sign, tanh and hysteresis, from real parameters to weights",
+    "figure-moons": "Figure 2: two moons, class probabilities by STE, the mode and the mean",
+    "figure-snelson": "Figure 3: Snelson's regression",
+    "figure-posteriors": "Figure 4: the distribution over the weights from task to task",
+    "figure-continual": "Figure 5: permuted MNIST, accuracy on every task while later ones are learned",
+    "figure-curves": "Training curves over the authors' own",
+}
+"""The paper's figures, and the curves that its authors published with their code."""
+
+Numbers = Mapping[str, Any]
+
+
+def write_page(results: Path, path: Path) -> Path:
+    """Write the page of a folder of results."""
+    make_folder(path.parent)
+    write_whole(path, page(results).encode())
+    return path
+
+
+def page(results: Path) -> str:
+    """The whole page."""
+    sections = [
+        "# Reproduction\n\n"
+        "The paper's tables and figures, its numbers and ours. Written by `bayesbinn reproduce all --no-train` from "
+        "the files in `results/`; do not edit. `make evidence` computes what is missing, `make evidence STATUS=1` says "
+        f"how long it takes. A cell without a recorded run says “{NOT_YET}”. The paper's numbers are means over "
+        f"{SEEDS} seeds of {EPOCHS} epochs, unless said otherwise. A schedule shorter than the paper's is its own, "
+        "compressed.",
+        *(_table(name, make(None), results) for name, make in TABLES.items()),
+        "## Figures",
+        *(_figure(name, title, results) for name, title in FIGURES.items()),
+        "## Beyond the paper",
+        _schedules(results),
+        _stream(results),
+        _frontier(results),
+        _costs(results),
+    ]
+    return "\n\n".join(section.strip() for section in sections) + "\n"
+
+
+def _read(path: Path) -> Numbers:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def value_text(numbers: Numbers | None) -> str:
+    """A mean with its spread, or that there is none.
+
+    >>> value_text({"mean": 98.0, "std": 0.5, "values": [97.5, 98.5]}), value_text(None)
+    ('98.00 ± 0.50', 'not computed yet')
+    """
+    return NOT_YET if not numbers else str(Value(numbers["mean"], numbers["std"]))
+
+
+# ---- the paper's tables ---------------------------------------------------------------------------
+
+
+def _table(name: str, table: Table, results: Path) -> str:
+    found = _read(results / "paper" / f"{name}.json")
+    rows = {tuple(str(row[head]) for head in table.heads): row for row in found.get("rows", [])}
+    head = [*table.heads]
+    for column in table.columns:
+        head += [f"{column.capitalize()}: the paper", f"{column.capitalize()}: ours"]
+    head += ["Epochs", "Seeds", "Wall time"]
+    lines = [_line(line, rows.get(line.labels), table) for line in table.lines]
+    width = found.get("width", 1.0)
+    narrow = f" Ours has {width:g} of the paper's width." if width != 1 else ""
+    which = "after the last epoch" if table.select == "last" else "in the first epoch with the best validation accuracy"
+    source = f"[{name}](../results/paper/{name}.md)" if found else f"`{name}`"
+    text = f"## {table.title}\n\n{markdown_table(head, lines)}\n\nAccuracy in percent, {which}.{narrow} From {source}."
+    return f"{text}\n\n![{table.title}](../results/paper/{name}.png)" if found else text
+
+
+def _line(line: Line, row: Numbers | None, table: Table) -> list[str]:
+    cells = [*line.labels]
+    for column in table.columns:
+        paper = line.paper[column]
+        cells += ["not given" if paper is None else str(paper), value_text(row[column]["ours"] if row else None)]
+    if row is None or not row["seeds"]:
+        return [*cells, "", "", ""]
+    last, epochs = min(row["last epochs"]), row["epochs"]
+    budget = str(epochs) if last == epochs else f"{last} of {epochs}"
+    return [*cells, budget, ", ".join(map(str, row["seeds"])), duration(row["seconds"])]
+
+
+# ---- figures --------------------------------------------------------------------------------------
+
+
+def _figure(name: str, title: str, results: Path) -> str:
+    found = _read(results / "paper" / f"{name}.json")
+    if not found:
+        return f"### {title}\n\n{NOT_YET.capitalize()}."
+    picture = f"[![{title}](../results/paper/{name}.png)](../results/paper/{name}.md)"
+    describe = {"figure-moons": _toy, "figure-snelson": _toy, "figure-continual": _continual, "figure-curves": _curves}
+    text = describe[name](found) if name in describe else ""
+    return f"### {title}\n\n{picture}\n\n{text}".strip()
+
+
+def _toy(found: Numbers) -> str:
+    seconds = sum(found["seconds"].values())
+    seeds = ", ".join(found["seeds"])
+    return (
+        f"The paper has this figure without numbers. Ours: {found['last epoch']} of {found['epochs']} epochs, seeds "
+        f"{seeds}, {duration(seconds)}."
+    )
+
+
+def _continual(found: Numbers) -> str:
+    rows = []
+    for each in found["variants"].values():
+        seeds = _seeds(each)
+        for policy, values in each.get("after the last task", {}).items():
+            forgetting = value_text(values["Forgetting since learned"])
+            rows.append([each["variant"], policy, value_text(values["Mean"]), forgetting, str(each["epochs per task"])])
+            rows[-1].append(seeds)
+        if not each["seeds"]:
+            rows.append([each["variant"], "", NOT_YET, "", "", ""])
+    for theirs in found["authors"]:
+        variant = f"The authors' code, {'posterior as' if theirs['prior'] else 'without'} prior"
+        rows.append([variant, "shared", f"{theirs['mean']:.2f}", "", str(theirs["epochs"]), "1"])
+    head = ["Variant", "BatchNorm", "Mean accuracy after 5 tasks", "Forgetting", "Epochs per task", "Seeds"]
+    note = f"\n\n{NOTE}" if MARK in str(rows) else ""
+    return f"{markdown_table(head, rows)}\n\nThe paper has this figure without numbers.{note}"
+
+
+def _seeds(each: Numbers) -> str:
+    return ", ".join(f"{seed}{MARK if seed in each.get('earlier', []) else ''}" for seed in each["seeds"])
+
+
+def _curves(found: Numbers) -> str:
+    rows = []
+    for name, title in DATASETS.items():
+        each = found["data"].get(name, {})
+        epochs = each.get("test", {}).get("epochs", [])
+        if not epochs:
+            rows.append([title, "", NOT_YET, "", "", ""])
+            continue
+        ours = Value.of([curve[-1] for curve in each["test"]["ours"]])
+        theirs = Value(each["test"]["authors mean"][-1], each["test"]["authors std"][-1])
+        rows.append([title, str(epochs[-1]), str(ours), str(theirs), str(each["schedule"]), _seeds(each)])
+    head = ["Data", "Epoch", "Test accuracy: ours", "the authors'", "Schedule", "Seeds"]
+    note = f"\n\n{NOTE}" if MARK in str(rows) else ""
+    return f"{markdown_table(head, rows)}{note}"
+
+
+# ---- beyond the paper -----------------------------------------------------------------------------
+
+
+def _schedules(results: Path) -> str:
+    found = _read(results / "paper" / "table-schedules.json")
+    rows = []
+    for length in LENGTHS:
+        row = [str(length)]
+        for column in COLUMNS:
+            runs = found.get("columns", {}).get(column, {}).get(str(length), [])
+            row += [str(Value.of([run["test"] for run in runs])) if runs else NOT_YET]
+            row += [", ".join(str(run["seed"]) for run in runs)]
+        rows.append(row)
+    head = ["Epochs", *(text for title in COLUMNS.values() for text in (title, "Seeds"))]
+    sentence = found.get("answer", f"Whether 50 epochs reach the paper's accuracy: {NOT_YET}.")
+    picture = "[![Schedules](../results/paper/table-schedules.png)](../results/paper/table-schedules.md)"
+    link = f"[More](../results/paper/table-schedules.md).\n\n{picture}" if found else ""
+    return f"### MNIST against the length of the schedule\n\n{markdown_table(head, rows)}\n\n{sentence} {link}".rstrip()
+
+
+def _stream(results: Path) -> str:
+    found = _read(results / "paper" / "figure-stream.json")
+    rows = []
+    for each in found.get("variants", {}).values():
+        for policy, values in each.get("accuracy", {}).items():
+            cells = [value_text(values.get(title)) for title in ("Last 5 tasks", "Older tasks")]
+            tasks = str(len(each["when learned"][0]))
+            rows.append([each["variant"], policy, *cells, tasks, _seeds(each)])
+        if not each["seeds"]:
+            rows.append([each["variant"], "", NOT_YET, "", "", ""])
+    rows += [[f"{method}, published", "", f"{accuracy:.2f}", "", "100", ""] for method, accuracy in STREAM.items()]
+    head = ["Variant", "BatchNorm", "Newest five tasks", "All older tasks", "Tasks", "Seeds"]
+    note = f"\n\n{NOTE}" if MARK in str(rows) else ""
+    picture = "[![A stream of tasks](../results/paper/figure-stream.png)](../results/paper/figure-stream.md)"
+    return f"### A stream of permuted MNIST tasks\n\n{picture}\n\n{markdown_table(head, rows)}{note}"
+
+
+def _frontier(results: Path) -> str:
+    """The two files of the benchmark, which say in words what their numbers say."""
+    folder = results / "benchmarks"
+    found = _read(folder / "frontier.json")
+    title = "### What bytes and microseconds buy on MNIST"
+    if not found.get("cells"):
+        return f"{title}\n\n{NOT_YET.capitalize()}."
+    sentences = [
+        line
+        for name in ("frontier.md", "posterior-worth.md")
+        for line in (folder / name).read_text(encoding="utf-8").splitlines()
+        if line.startswith("- Up to ") or line.startswith("- BayesBiNN, posterior mean")
+    ]
+    picture = "[![The frontier](../results/benchmarks/frontier.png)](../results/benchmarks/frontier.md)"
+    worth = "[Is the posterior worth its samples?](../results/benchmarks/posterior-worth.md)"
+    return f"{title}\n\n{picture}\n\n" + "\n".join(sentences) + f"\n\n{worth}"
+
+
+# ---- what it takes --------------------------------------------------------------------------------
+
+
+def _costs(results: Path) -> str:
+    curves = _read(results / "paper" / "figure-curves.json").get("data", {})
+    sentences = []
+    for preset, title in DATASETS.items():
+        cost = cost_of(preset)
+        each = curves.get(preset, {})
+        epochs = len(each.get("test", {}).get("epochs", [])) * len(each.get("seeds", []))
+        here = duration(cost.epochs * each["seconds"] / epochs) if epochs else "a time that is not measured yet"
+        flops, moved = f"{cost.flops:.1e}", cost.bytes_moved / 1e12
+        sentences.append(
+            f"- {title}: one seed of {cost.epochs} epochs takes {flops} floating-point operations and moves at least "
+            f"{moved:.0f} TB through the optimizer: {here} on the machine of the figures, and on paper "
+            f"{duration(cost.gpu_seconds)} on {GPU}; a row of Table 2 is {SEEDS} seeds."
+        )
+    note = (
+        f"On paper: the operations at {100 * GPU_SHARE:.0f} % of the GPU's float32 peak, plus the bytes at its full "
+        "memory bandwidth. A run here is that of figure-curves, its time per epoch times the epochs."
+    )
+    return "\n".join(["## What a full run takes", "", *sentences, "", note])
