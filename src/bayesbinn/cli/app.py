@@ -159,7 +159,7 @@ def pack(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Folders of runs, as `bayesbinn train` wrote them; several: an ensemble."
+            metavar="RUN...", help="Folders of runs, as `bayesbinn train` wrote them; several make an ensemble."
         ),
     ],
     out: Annotated[
@@ -193,7 +193,7 @@ def pack(
     which = _which(epoch)
     if len(runs) > 1:
         if out is None:
-            raise InvalidInput(f"{len(runs)} runs in one file: name it with -o MODEL.safetensors")
+            raise InvalidInput(f"{len(runs)} runs in one file need a name; add -o MODEL.safetensors")
         path, about = out, f"{len(runs)} runs"
         pack_runs(runs, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, epoch=which, real=real)
     else:

@@ -35,14 +35,14 @@ def loss_of(training: TrainingSettings) -> Loss:
         return LOSSES[training.loss]
     if training.loss != "cross_entropy":
         raise InvalidInput(
-            f"training.label_smoothing={training.label_smoothing}: it is for cross_entropy; remove it for "
+            f"training.label_smoothing={training.label_smoothing}: only for cross_entropy; remove it for "
             f"{training.loss!r}"
         )
     return partial(F.cross_entropy, label_smoothing=training.label_smoothing)
 
 
 def check_batch_size(experiment: Experiment, model: nn.Module) -> None:
-    """Refuse batches of one example if BatchNorm would need their statistics."""
+    """Reject batches of one example if the network has BatchNorm."""
     if experiment.training.batch_size > 1:
         return
     if name := next((name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)), None):

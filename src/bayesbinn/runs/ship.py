@@ -75,34 +75,34 @@ def pack_runs(
     epoch: Which = "last",
     real: str = "float32",
 ) -> ModelFile:
-    """Pack the networks of several runs, such as of different seeds, into one file: an ensemble.
+    """Pack the networks of several runs, for example with different seeds, into one file: an ensemble.
 
-    The runs must be of one network on the same data. Where they kept the same rows for validation
-    (`data.split_seed`), the mean of their probabilities is calibrated on these rows, for which the data are needed.
-    Otherwise every network keeps the calibration of its own run.
+    The runs must train one network on the same data. If they held out the same rows for validation
+    (`data.split_seed`), the mean of their probabilities is calibrated on these rows, which needs the data. Otherwise
+    every network keeps the calibration of its own run.
 
     Args:
-        folders: of two or more runs.
-        path: of the file.
-        samples: of each run: 0 its mode, C an ensemble of posterior samples.
-        seed: of the samples.
+        folders: the folders of two or more runs.
+        path: the file to write.
+        samples: per run. 0: its mode. C: an ensemble of posterior samples.
+        seed: the seed of the samples.
         fit_scale: whether to calibrate the logits.
         data_dir: where the data are.
         epoch: as in `pack_run`.
         real: as in `pack_run`.
     """
     if len(folders) < 2:
-        raise InvalidInput(f"an ensemble of {len(folders)} runs: 2 or more are needed")
+        raise InvalidInput(f"an ensemble of {len(folders)} runs: give at least 2")
     places = [Path(folder).resolve() for folder in folders]
     for folder, place in zip(folders, places, strict=True):
         if places.count(place) > 1:
-            raise InvalidInput(f"{folder}: named twice; an ensemble of one network is that network")
+            raise InvalidInput(f"{folder}: named twice; name each run once")
     runs = [load_network(Path(folder), epoch, data_dir) for folder in folders]
     for run in runs[1:]:
         if run.card.fingerprint != runs[0].card.fingerprint:
             raise InvalidInput(
-                f"{run.folder}: trained on other data ({run.card.name}) than {runs[0].folder} ({runs[0].card.name}); "
-                "the networks of an ensemble see the same data"
+                f"{run.folder}: trained on different data ({run.card.name}) from {runs[0].folder} "
+                f"({runs[0].card.name}); an ensemble needs networks trained on the same data"
             )
     together = fit_scale and _share_validation(runs)
     with tempfile.TemporaryDirectory() as scratch:
@@ -130,7 +130,7 @@ def pack_runs(
 
 
 def _share_validation(runs: Sequence[Trained]) -> bool:
-    """Whether all of the runs kept the same rows for validation, and enough of them to calibrate by."""
+    """Whether all runs held out the same rows for validation, and enough of them to calibrate."""
     if runs[0].card.task != "classification" or any(run.tasks_learned is not None for run in runs):
         return False
     splits = {(run.card.validation, run.card.seed, run.experiment.data.stratify) for run in runs}

@@ -77,7 +77,7 @@ class Run(Trainer):
         self.signs: list[Tensor] = []
         """The signs of the binary weights at the start of the epoch."""
         self.average = NaturalAverage()
-        """Of λ after the last epochs, if the experiment asks for it."""
+        """The mean of λ after the last epochs, if the experiment asks for it."""
         self._split: Parts | None = None
         self._remember_signs()
         self._restore()
