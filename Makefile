@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
-# Tests run side by side, one thread each: two cores take half the time.
+# Tests run in parallel, one thread each, so two cores take half the time.
 JOBS ?= 2
 SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(shell find csrc -type f)
 
@@ -14,18 +14,18 @@ SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(shell find csrc -type
 
 help:
 	@sed -n '2,3s/^# *//p' Makefile
-	@echo "  make bench    measure training beside Adam, the loader, and inference beside torch and onnxruntime"
-	@echo "  make evidence compute the paper's tables and figures (hours; STATUS=1 says how far it is)"
+	@echo "  make bench    compare training with Adam, and inference with torch and onnxruntime; time the loader"
+	@echo "  make evidence compute the paper's tables and figures (hours; STATUS=1 reports progress)"
 	@echo "  make storm    kill, interrupt, starve and damage everything in large numbers (half an hour, low priority)"
-	@echo "  make coverage which lines and branches the tests reach"
+	@echo "  make coverage show which lines and branches the tests reach"
 	@echo "  make docs     build the documentation into site/"
-	@echo "  make wheel    build the sdist and a wheel of it into dist/; make package also installs and tries both"
+	@echo "  make wheel    build the sdist and a wheel from it into dist/; make package also installs and tries both"
 	@echo "  make format   let ruff fix and format the code"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# constraints.txt pins every version: an unpinned torch fetches gigabytes of CUDA libraries.
+# constraints.txt pins every version: an unpinned torch downloads gigabytes of CUDA libraries.
 $(VENV)/.train: $(BIN)/python $(SOURCES)
 	$(PIP) install -c constraints.txt -e '.[train]'
 	@touch $@
@@ -49,23 +49,23 @@ check:
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
-# Which lines and branches of src/ the fast tests reach; TESTS=tests/packing asks a part of them.
+# Which lines and branches of src/ the fast tests reach; TESTS=tests/packing runs only those tests.
 coverage: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' -q -n $(JOBS) --dist worksteal $(TESTS) --cov
 
-# Warnings, such as a dead link, are errors (with -q they would be ignored). Nothing is fetched.
+# Warnings, such as a dead link, are errors (with -q they would be ignored). Nothing is downloaded.
 docs: $(VENV)/.test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "site/index.html"
 
-# The wheel is built from the sdist, so the sdist is complete.
+# The wheel is built from the sdist, which shows that the sdist is complete.
 wheel: $(BIN)/python
 	$(PIP) install -c constraints.txt build
 	rm -rf dist
 	$(BIN)/python -m build -q --outdir dist
 	@ls -l dist
 
-# Installs both into empty environments; minutes, mostly for PyTorch.
+# Installs both into empty environments; takes minutes, mostly for PyTorch.
 package: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'slow or not slow' tests/test_installation.py
 
@@ -80,7 +80,7 @@ bench: $(VENV)/.test
 bench-inference: $(VENV)/.test
 	$(BIN)/python benchmarks/inference.py --out results/benchmarks --runs 5
 
-# What the repository shows of the paper, computed here: hours. STATUS=1 says how far it is.
+# Computes the paper's results that the repository shows; takes hours. STATUS=1 reports progress.
 evidence: $(VENV)/.train
 	$(BIN)/python benchmarks/evidence.py $(if $(STATUS),--status)
 
@@ -93,7 +93,7 @@ fuzz: $(VENV)/.test
 	PYTHON=$(BIN)/python csrc/tests/fuzz.sh --count 20000 --seed 0
 
 # Kills, signals, full disks, locks, damaged files, random networks: the long form of tests/storms (half an hour).
-# A line per storm, results/storm.md, and what failed in build/storm.log. STORM='--only locks --seed 1' chooses.
+# Writes a line per storm, results/storm.md, and failures to build/storm.log. STORM='--only locks --seed 1' selects.
 storm: $(VENV)/.test
 	nice -n 19 $(BIN)/python tests/storms/run.py $(STORM)
 

@@ -61,7 +61,7 @@ def test_the_sentences_about_training() -> None:
     steps = table(result("benchmarks/training.md", "Full step: MNIST MLP"), "optimizer")
     ratio = {each["optimizer"]: f"{float(each['× fused Adam']):.2f}" for each in steps}
     assert f"STE-Adam and Bop take {ratio['ste']} and {ratio['bop']} times as long as Adam" in text
-    assert f"bound by memory at {ratio['pmf']}" in text
+    assert f"memory-bound at {ratio['pmf']}" in text
     compiled = re.search(r"torch.compile: [\d.]+ ms a step, ([\d.]+) ×", result("benchmarks/profile.md"))
     assert compiled is not None and f"does not shorten it ({float(compiled[1]):.2f} ×)" in text
 
@@ -86,7 +86,8 @@ def test_scaling() -> None:
     step, speed = report["step, ms"], report["speed of two ranks beside one process of two threads"]
     sent = report["sent per rank and step, bytes"]["measured, two ranks"] / 1e6
     assert (
-        f"two ranks take {step['two ranks']:.0f} ms per step of the MNIST MLP, one process with two threads takes "
+        f"two ranks with one thread each take {step['two ranks']:.0f} ms per step of the MNIST MLP, "
+        "one process with two threads takes "
         f"{step['one process']:.0f} ms ({speed['two ranks']:.2f}×). Each rank sends {sent:.1f} MB per step"
     ) in plain("speed.md")
     assert (
@@ -102,7 +103,7 @@ def test_packed_networks_agree() -> None:
     worst = min(each["int8: same class"].split(" (")[0] for each in packed if each["network"].startswith("MNIST"))
     text = plain("deployment.md")
     assert {each["exact: same class"] for each in packed} == {"100.00 %"}
-    assert f"`exact` gives PyTorch's class for every one and `int8` for {worst} or more" in text
+    assert f"`exact` gives PyTorch's class for all of them and `int8` for {worst} or more" in text
     assert f"on 2,000 CIFAR-10 images, `int8` gives it for {share['CIFAR-10']}" in text
     many = numbers("benchmarks/agreement.json")["ensemble"]
     medians = [statistics.median(values) for key, values in many.items() if key.startswith("times_")]
@@ -178,7 +179,7 @@ def test_the_curves() -> None:
 def test_the_posterior() -> None:
     measured = table(result("benchmarks/posterior.md"), "data", "seeds", "by")
     mnist = {each["by"]: each["test accuracy %"].split(" ±")[0] for each in measured if each["data"] == "MNIST"}
-    assert f"({mnist['τ = 1e-10, mode']} % against {mnist['certainty 100, mean']} %" in plain("methods.md")
+    assert f"({mnist['τ = 1e-10, mode']} % versus {mnist['certainty 100, mean']} %" in plain("methods.md")
     below = [
         data
         for data in {each["data"] for each in measured}

@@ -9,11 +9,11 @@ import threading
 from typing import Any, NoReturn
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells give it."""
+"""The exit code after Ctrl-C, by shell convention."""
 
 
 def main() -> int:
-    """Run the command line; a user's error is one line and exit code 2, Ctrl-C one line and 130."""
+    """Run the command line; a user error prints one line and exits with 2, Ctrl-C one line and 130."""
     interrupted = False
 
     def interrupt(number: int, frame: Any) -> NoReturn:
@@ -21,7 +21,7 @@ def main() -> int:
         interrupted = True
         raise KeyboardInterrupt
 
-    # Imports take seconds, and some turn Ctrl-C into errors of their own: so it is remembered.
+    # Imports take seconds, and some turn Ctrl-C into other errors, so remember it.
     usual = signal.getsignal(signal.SIGINT)
     catches = usual is signal.default_int_handler and threading.current_thread() is threading.main_thread()
     try:
@@ -29,7 +29,7 @@ def main() -> int:
             signal.signal(signal.SIGINT, interrupt)
         return _explained()
     except BaseException as error:
-        # Typer turns it into an exit without a word.
+        # Typer turns it into a silent exit.
         other_exit = isinstance(error, SystemExit) and error.code != INTERRUPTED
         if not isinstance(error, KeyboardInterrupt) and (not interrupted or other_exit):
             raise
@@ -50,7 +50,7 @@ def _explained() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader, such as `head`, has left. Python would write what is left once more at its end.
+        # The reader, such as `head`, has exited. Otherwise Python would try to write the rest again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -61,7 +61,7 @@ def _command_line(arguments: list[str]) -> int:
     from bayesbinn.cli.runtime import main as run_command
     from bayesbinn.errors import how_to_install
 
-    if arguments == ["--version"]:  # also where typer is not installed
+    if arguments == ["--version"]:  # works without typer
         print(f"bayesbinn {__version__}", flush=True)
         return 0
     if arguments and arguments[0] in COMMANDS:
@@ -73,7 +73,7 @@ def _command_line(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         print(
             f"error: this command needs {error.name}: {how_to_install('train')}. "
-            f"Without it there are {', '.join(COMMANDS)}",
+            f"Without it, these work: {', '.join(COMMANDS)}",
             file=sys.stderr,
         )
         return 2

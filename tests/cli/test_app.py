@@ -1,4 +1,4 @@
-"""The command line: its errors in one table, its answers for people and programs, a user's own data."""
+"""The command line: its errors in one table, its output for people and programs, a user's own data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def flowers(path: Path, count: int = 60) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a table and a run on it, trained with no settings but the label; and files to fail with."""
+    """A folder with a table, a run on it with only the label set, and files that cause errors."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("place")
     table = flowers(folder / "flowers.csv")
@@ -72,7 +72,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# Arguments (PLACE is the folder above) and a part of the message; every one of them exits with code 2 and one line.
+# Arguments (PLACE is the folder above) and a part of the message; each exits with code 2 and prints one line.
 ERRORS: list[tuple[str, str]] = [
     ("trian", "No such command 'trian'"),
     ("train", "Missing argument"),
@@ -83,7 +83,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digit", "there is no preset 'digit'. Did you mean 'digits'?"),
     ("train digits --method stee", "has no method 'stee'. Did you mean 'ste'? It has: bayesbinn"),
     ("train moons --method pmf", "moons has no method 'pmf'. It has: bayesbinn, ste"),
-    ("train digits --set lr", "--set lr: it must be key=value"),
+    ("train digits --set lr", "--set lr: must be key=value"),
     ("train digits --set temperatur=1", "Did you mean 'temperature'?"),
     ("train digits --set batch_size=1", "Did you mean 'training.batch_size'?"),
     ("train digits --set training.batch_size=many", "training.batch_size: input should be a valid integer"),
@@ -94,7 +94,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digits --out PLACE/text.txt/x", "the folder of the run cannot be made"),
     ("train digits --out PLACE/run", "holds another experiment (data.encode is True there, False here)"),
     ("train nowhere.toml", "nowhere.toml: there is no such file"),
-    ("train nowhere.csv --label y", "nowhere.csv: there is no such file or folder"),
+    ("train nowhere.csv --label y", "nowhere.csv: no such file or folder"),
     ("train PLACE/text.txt", "cannot load files ending in .txt"),
     ("train PLACE/flowers.csv", "which column holds the labels?"),
     ("train PLACE/flowers.csv --label knid", "no column 'knid'. Did you mean 'kind'?"),
@@ -115,27 +115,27 @@ ERRORS: list[tuple[str, str]] = [
     ("evaluate PLACE/damaged", "checkpoint.pt: cannot be resumed"),
     ("evaluate PLACE/run --samples -1", "Invalid value for '--samples'"),
     ("predict PLACE/run", "Missing argument"),
-    ("predict PLACE/run PLACE/flowers.csv --out x.xlsx", ".csv, .parquet or .json is allowed"),
+    ("predict PLACE/run PLACE/flowers.csv --out x.xlsx", "must end in .csv, .parquet or .json"),
     ("predict PLACE/run PLACE/nowhere.csv", "no such file or folder"),
     ("predict PLACE/run PLACE/narrow.csv", "no column 'noise', which the model was trained on"),
     ("predict PLACE/run PLACE/wide.npz", "shape (4, 7)"),
     ("predict PLACE/run PLACE/text.txt", "can be read"),
     ("predict PLACE/run PLACE/flowers.csv --out PLACE/text.txt/x.csv", "could not be written"),
     ("predict PLACE/damaged PLACE/flowers.csv", "checkpoint.pt: cannot be resumed"),
-    ("evaluate PLACE/run --epoch first", "--epoch first: last or best is allowed"),
+    ("evaluate PLACE/run --epoch first", "--epoch first: must be last or best"),
     ("summary digit", "Did you mean 'digits'?"),
     ("summary PLACE/images", "there is no preset"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), ERRORS, ids=[arguments for arguments, _ in ERRORS])
-def test_a_users_error_is_one_line_and_exit_code_2(
+def test_a_user_error_prints_one_line_and_exits_with_2(
     arguments: str, message: str, call: Call, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for variable in ("BAYESBINN_DATA", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(tmp_path))
-    for proxy in ("http_proxy", "https_proxy"):  # no network: a closed port of this machine
+    for proxy in ("http_proxy", "https_proxy"):  # no network: a closed port on this machine
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     answer = call(*arguments.replace("PLACE", str(place)).split())
     assert answer.code == 2, answer
@@ -155,7 +155,7 @@ def test_errors_in_the_installed_program_have_no_traceback() -> None:
 
 
 def test_help_is_quick() -> None:
-    """Under half a second of processor time, whatever else the machine does; torch is not imported for it."""
+    """Under half a second of processor time, however busy the machine is; torch is not imported."""
     timings = []
     for _ in range(3):
         before = os.times()
@@ -171,7 +171,7 @@ def test_help_is_quick() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_teaches(command: str, call: Call) -> None:
+def test_every_command_explains_itself(command: str, call: Call) -> None:
     answer = call(command, "--help")
     assert answer.code == 0 and answer.err == ""
     usage, about = answer.out.splitlines()[0], answer.out.splitlines()[2].strip()
@@ -188,14 +188,14 @@ def test_without_arguments_the_help_is_shown(call: Call) -> None:
     assert "Usage: bayesbinn" in answer.out and "train" in answer.out and answer.code == 0
 
 
-def test_the_reference_is_that_of_the_commands() -> None:
+def test_the_reference_matches_the_commands() -> None:
     path = ROOT / "docs" / "cli.md"
     if not path.exists():
         pytest.skip("the documentation is not here")
     assert path.read_text(encoding="utf-8") == reference(), "stale: python -m bayesbinn.cli.reference docs/cli.md"
 
 
-def test_the_version_is_told_also_where_only_the_runtime_is_installed(call: Call) -> None:
+def test_the_version_is_printed_even_if_only_the_runtime_is_installed(call: Call) -> None:
     from bayesbinn import __version__
 
     assert call("--version").out == f"bayesbinn {__version__}\n"
@@ -207,7 +207,7 @@ def test_the_version_is_told_also_where_only_the_runtime_is_installed(call: Call
     assert done.stdout == f"bayesbinn {__version__}\n"
 
 
-# ---- answers for programs --------------------------------------------------------------------------
+# ---- output for programs ---------------------------------------------------------------------------
 
 
 def test_json_answers_parse(call: Call, place: Path) -> None:
@@ -240,7 +240,7 @@ def test_train_answers_in_json_and_resumes(call: Call, tmp_path: Path) -> None:
     first = call(*arguments, "--stop-after", "2")
     assert first.code == 0 and json.loads(first.out)["epochs"] == "2 of 3"
     assert [line.split()[1] for line in first.err.splitlines() if line.startswith("epoch ")] == ["1/3", "2/3"], (
-        "a line per epoch where no terminal is"
+        "a line per epoch without a terminal"
     )
     second = call(*arguments)
     assert json.loads(second.out)["epochs"] == "3 of 3" and "\nresuming " in second.err
@@ -283,7 +283,7 @@ def test_a_users_table_trains_with_no_further_settings_and_says_what_was_chosen(
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Predictions, whatever their form."""
+    """Read predictions in any format."""
     if path.suffix == ".json":
         rows: list[dict[str, Any]] = json.loads(path.read_text())
         return rows
@@ -304,7 +304,7 @@ def test_predictions_have_classes_probabilities_and_uncertainty(
     assert answer.code == 0, answer.err
     first, second = answer.out.splitlines()
     assert first == f"60 predictions in {tmp_path / f'new/p{suffix}'} (epoch: last, 50 of 50)"
-    assert second.startswith(f"scored by the labels in {place / 'flowers.csv'}: accuracy ")
+    assert second.startswith(f"scored against the labels in {place / 'flowers.csv'}: accuracy ")
     rows = read(tmp_path / f"new/p{suffix}")
     columns = ["input", "class", "p(rose)", "p(tulip)", "entropy", "aleatoric", "mutual_information"]
     assert len(rows) == 60 and list(rows[0]) == columns
@@ -317,7 +317,7 @@ def test_predictions_have_classes_probabilities_and_uncertainty(
     assert right >= 50 and f"accuracy {100 * right / 60:.4f} " in second
 
 
-def test_predictions_by_the_mode_and_without_calibration(call: Call, place: Path, tmp_path: Path) -> None:
+def test_predictions_with_the_mode_and_without_calibration(call: Call, place: Path, tmp_path: Path) -> None:
     inputs = place / "flowers.csv"
     assert call("predict", place / "run", inputs, "--samples", "0", "--out", tmp_path / "mode.json").code == 0
     assert all(row["mutual_information"] == 0 for row in read(tmp_path / "mode.json"))
@@ -339,7 +339,7 @@ def test_a_run_on_a_table_can_be_used_from_anywhere(
     assert answer.code == 0, answer.err
     scores = json.loads(answer.out)
     assert scores.keys() >= {"run", "epoch", "test examples", "weights"}
-    assert not scores.keys() & {"mode", "mean of 10"}, "full precision has no posterior"
+    assert not scores.keys() & {"mode", "mean of 10"}, "full-precision run has no posterior"
     assert "mean" not in call("predict", "here/runs/mine-float-0", "here/mine.csv", "--out", "p.csv").err
 
 
@@ -371,7 +371,7 @@ def test_a_regression_table(call: Call, tmp_path: Path) -> None:
     assert call("summary", run).code == 0
 
 
-def test_tables_that_differ_in_the_suffix_alone_get_runs_of_their_own(
+def test_tables_that_differ_only_in_the_suffix_get_separate_runs(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -389,11 +389,11 @@ def test_tables_that_differ_in_the_suffix_alone_get_runs_of_their_own(
     assert refused.code == 2 and "runs/flowers.tsv-float-0 holds another experiment (data.name is" in refused.err
 
 
-def test_labels_that_do_not_fit_are_not_scored(call: Call, place: Path, tmp_path: Path) -> None:
+def test_labels_that_do_not_match_are_not_scored(call: Call, place: Path, tmp_path: Path) -> None:
     text = (place / "flowers.csv").read_text()
     (tmp_path / "new.csv").write_text(text.replace("tulip", "lily", 1))
     answer = call("predict", place / "run", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
-    assert answer.code == 0 and "scored by" not in answer.out
+    assert answer.code == 0 and "scored against" not in answer.out
     assert answer.err == "note: not scored: column 'kind' holds 'lily' in row 2, which is none of the 2 classes\n"
     unlabelled = "\n".join(line.rpartition(",")[0] for line in text.splitlines())
     (tmp_path / "plain.csv").write_text(unlabelled)
@@ -402,7 +402,7 @@ def test_labels_that_do_not_fit_are_not_scored(call: Call, place: Path, tmp_path
     assert read(tmp_path / "p.csv") == read(tmp_path / "q.csv"), "the labels do not reach the network"
 
 
-def test_reports_show_what_accuracy_hides_where_classes_are_unequal(call: Call, tmp_path: Path) -> None:
+def test_reports_show_what_accuracy_hides_when_classes_are_unequal(call: Call, tmp_path: Path) -> None:
     random = np.random.default_rng(3)
     x, rare = random.normal(size=(100, 2)), np.arange(100) % 10 == 0
     rows = [f"{a:.3f},{b:.3f},{'rare' if r else 'common'}" for (a, b), r in zip(x, rare, strict=True)]
@@ -436,7 +436,7 @@ def test_arrays_of_images(call: Call, tmp_path: Path) -> None:
     assert [row["class"] for row in read(tmp_path / "p.csv")].count("1") in range(12, 29)
     np.savez(tmp_path / "scaled.npz", x=x / 255.0)
     answer = call("predict", run, tmp_path / "scaled.npz")
-    assert answer.code == 2 and "whole numbers from 0 to 255" in answer.err, "pixels are not silently cut to 0"
+    assert answer.code == 2 and "whole numbers from 0 to 255" in answer.err, "pixels are not silently truncated to 0"
 
 
 # ---- the display -----------------------------------------------------------------------------------
@@ -488,8 +488,8 @@ def test_a_second_sigterm_ends_at_once() -> None:
     assert ended.value.code == 143 and signal.getsignal(signal.SIGTERM) is before
 
 
-def test_ctrl_c_while_the_program_starts_is_one_line() -> None:
-    """At many moments of the imports, which take seconds."""
+def test_ctrl_c_while_the_program_starts_prints_one_line() -> None:
+    """At many points during the imports, which take seconds."""
     for moment in (5, 100, 400, 800):
         started = subprocess.Popen(
             [sys.executable, "-c", PAUSED_START, str(moment)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -498,7 +498,7 @@ def test_ctrl_c_while_the_program_starts_is_one_line() -> None:
         assert (started.returncode, out, said) == (130, "", "interrupted\n"), moment
 
 
-# Ctrl-C comes when the n-th module is about to be imported.
+# Ctrl-C comes just before the n-th module is imported.
 PAUSED_START = """
 import os, signal, sys
 from bayesbinn.__main__ import main

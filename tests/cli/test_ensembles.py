@@ -25,7 +25,7 @@ ROWS = 40
 
 
 def call(*arguments: str | Path) -> tuple[int, str]:
-    """Run a command in this process, as the installed script would: exit code, and what it printed or why not."""
+    """Run a command in this process, as the installed script would: return the exit code and the output or the error."""
     torch.set_num_threads(1)
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -84,7 +84,7 @@ def test_the_ensemble_is_the_mean_of_its_networks(place: Path, digits: tuple[np.
 
 
 def test_shared_validation_rows_calibrate_the_mean(place: Path, digits: tuple[np.ndarray, np.ndarray]) -> None:
-    """One scale for all networks, better on the common validation rows than the members' own or none."""
+    """One scale for all networks, better on the common validation rows than the members' own scales or none."""
     shared, dataset = read(place / "shared.safetensors"), bb.data.load("digits")
     assert shared.graph.logit_scale != 1 and not any(node.name == "confidence" for node in shared.graph.nodes)
     rows = dataset.split(0.1, 7).validation
@@ -153,20 +153,20 @@ def test_numpy_and_native_agree(place: Path, digits: tuple[np.ndarray, np.ndarra
     np.testing.assert_allclose(numpy_runtime.run(file, x), native, rtol=1e-4, atol=1e-4)
 
 
-def test_what_does_not_belong_together_is_one_line(place: Path, tmp_path: Path) -> None:
+def test_runs_that_do_not_match_get_one_line(place: Path, tmp_path: Path) -> None:
     wide = trained(tmp_path / "wide", 1, "model.width=0.03")
     moons = trained(tmp_path / "moons", 1, data="moons")
     real = trained(tmp_path / "real", 1, method="float")
     first, out = place / "shared-1", ("-o", tmp_path / "out.safetensors")
     for arguments, message in (
         ((first, wide, *out), "another network than"),
-        ((first, moons, *out), "trained on other data (moons)"),
+        ((first, moons, *out), "trained on different data (moons)"),
         ((first, real, *out), "is stored as float32 and uint8"),
-        ((first, place / "apart"), "name it with -o"),
+        ((first, place / "apart"), "need a name; add -o"),
         ((first, first, *out), "named twice"),
     ):
         code, text = call("pack", *arguments)
         assert code == 2 and message in text and len(text.strip().splitlines()) == 1, text
     assert not (tmp_path / "out.safetensors").exists()
-    with pytest.raises(InvalidInput, match="2 or more are needed"):
+    with pytest.raises(InvalidInput, match="give at least 2"):
         bb.pack_ensemble([first / "model.safetensors"], tmp_path / "one.safetensors")

@@ -30,7 +30,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def part(heading: str) -> str:
-    """What stands below a heading, down to the next one of any level."""
+    """The text below a heading, up to the next one of any level."""
     return re.split(r"^#", TEXT.partition(f"\n{heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
 
 

@@ -1,4 +1,4 @@
-"""Continual learning on real digits: what is measured, remembered, saved and refused."""
+"""Continual learning on real digits: what is measured, remembered, saved and rejected."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_method_learns_a_stream(method: str) -> None:
     assert learner.finished
     matrix = learner.record.matrix("recalibrated")
     assert matrix.shape == (2, 2)
-    assert np.isfinite(matrix).all(), "the next task is tested before it is learned, too"
+    assert np.isfinite(matrix).all(), "the next task is also tested before it is learned"
     known = learner.record.finished[-1]["entropy"]
     assert (known is None) == (method in ("float", "ewc", "ste", "bop"))
 
@@ -79,7 +79,7 @@ def test_the_prior_of_the_next_task_is_the_posterior_of_the_last() -> None:
     learner.train()
     for group in learner.optimizer.param_groups:
         for parameter, name in zip(group["params"], group["param_names"], strict=True):
-            # The second task ended with a consolidation of its own.
+            # The second task ended with another consolidation.
             assert not torch.equal(learner.optimizer.state[parameter]["prior"], after_first.natural[name])
     fresh = small_learner(tasks=2, epochs=1)
     fresh.train(stop_after=1)
@@ -111,7 +111,7 @@ def test_the_size_of_the_task_reaches_the_rule() -> None:
     }
 
 
-def test_measuring_more_changes_nothing_of_what_is_learned() -> None:
+def test_measuring_more_does_not_change_what_is_learned() -> None:
     often, seldom = small_learner(evaluate_every=1, samples=7), small_learner(rows="diagonal", samples=2)
     for learner in (often, seldom):
         learner.train()
@@ -122,7 +122,7 @@ def test_measuring_more_changes_nothing_of_what_is_learned() -> None:
         torch.cat([x.flatten() for x in seldom.optimizer.posterior().natural.values()]),
     )
     assert np.isnan(seldom.record.matrix("shared")[0, 1])
-    assert np.isfinite(seldom.record.matrix("shared")[-1]).all(), "the end has the whole row"
+    assert np.isfinite(seldom.record.matrix("shared")[-1]).all(), "the last row is complete"
 
 
 def test_validation_keeps_the_test_data_out() -> None:
@@ -194,9 +194,9 @@ def test_what_cannot_be_packed_is_evaluated_exactly() -> None:
     assert isinstance(quick_networks(model, posterior, 5, 0, torch.randn(2, 4)), Networks)
 
 
-def test_strange_inputs_are_told_by_the_samples_that_disagree() -> None:
+def test_unfamiliar_inputs_are_those_that_samples_disagree_about() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False))
-    # The first input decides for certain, of the second nothing is known.
+    # The first input gives a certain decision, the second is completely uncertain.
     posterior = bb.BernoulliPosterior({"0.weight": torch.tensor([[5.0, 0.0], [-5.0, 0.0]])})
     inside, outside = torch.tensor([[4.0, 0.0]] * 20), torch.tensor([[0.0, 4.0]] * 20)
     found = unfamiliarity(model, posterior, inside, {"other": outside}, samples=30, seed=0)
@@ -207,7 +207,7 @@ def test_strange_inputs_are_told_by_the_samples_that_disagree() -> None:
 # ---- records ---------------------------------------------------------------------------------------
 
 
-def test_a_record_makes_the_matrix_of_its_lines() -> None:
+def test_a_record_makes_the_matrix_from_its_lines() -> None:
     lines = [
         {"accuracy": {"shared": {"1": 90.0}, "recalibrated": {"1": 91.0, "2": 12.0}}},
         {"accuracy": {"shared": {"1": 50.0, "2": 80.0}, "recalibrated": {"1": 60.0, "2": 82.0}}},
@@ -224,7 +224,7 @@ def test_a_record_makes_the_matrix_of_its_lines() -> None:
         record.matrix("shard")
 
 
-def test_weights_are_described_by_hand_computed_numbers() -> None:
+def test_the_description_of_weights_matches_numbers_computed_by_hand() -> None:
     p = torch.tensor([0.5, 0.9, 0.995, 0.001])
     natural = 0.5 * torch.log(p / (1 - p))
     found = describe_weights(bb.BernoulliPosterior({"w": natural}))
@@ -240,13 +240,13 @@ def test_weights_are_described_by_hand_computed_numbers() -> None:
 
 
 def result_of(folder: Path) -> dict[str, Any]:
-    """All that a run has measured, without the times."""
+    """Everything that a run has measured, without the times."""
     _, record = load_record(folder)
     lines = [{k: v for k, v in line.items() if "seconds" not in k} for line in (*record.epochs, *record.finished)]
     return {"lines": lines, "start": record.start, "end": record.end, "summary": record.summary()}
 
 
-def test_a_run_leaves_what_others_read(tmp_path: Path) -> None:
+def test_a_run_writes_the_files_that_others_read(tmp_path: Path) -> None:
     learner = open_run(experiment(), tmp_path / "run")
     learner.train()
     _, record = load_record(tmp_path / "run")
@@ -258,11 +258,11 @@ def test_a_run_leaves_what_others_read(tmp_path: Path) -> None:
     assert again.finished
 
 
-def test_accuracies_measured_beside_training_are_those_measured_between() -> None:
+def test_accuracies_measured_during_training_equal_those_measured_between() -> None:
     found, shown = [], []
     before = torch.get_num_threads()
     try:
-        for threads in (1, 2):  # with two, the second evaluates while the first trains on
+        for threads in (1, 2):  # with two, the second evaluates while the first continues to train
             torch.set_num_threads(threads)
             learner, rows = small_learner(evaluate_every=1, samples=20), []
             learner.train(on_progress=lambda progress, rows=rows: rows.append(progress.row))
@@ -275,7 +275,7 @@ def test_accuracies_measured_beside_training_are_those_measured_between() -> Non
     assert shown[0] == [1, 2, 1, 2] and set(shown[1]) == {1, 2}
 
 
-def test_an_error_beside_training_is_raised() -> None:
+def test_an_error_in_a_background_evaluation_is_raised() -> None:
     class Broken(QuickNetworks):
         def __init__(self) -> None:
             pass
@@ -303,12 +303,12 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 def training(folder: Path, method: str) -> list[str]:
     settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
-    every = ["--checkpoint-minutes", "0.0001"]  # 6 ms: several inside an epoch, also on a fast machine
+    every = ["--checkpoint-minutes", "0.0001"]  # 6 ms: several within an epoch, even on a fast machine
     return ["train", "permuted-digits", "--method", method, "--out", str(folder), *every, *settings]
 
 
 @pytest.mark.parametrize("method", ["bayesbinn", pytest.param("ewc", marks=pytest.mark.slow)])
-def test_kills_inside_and_between_tasks_change_nothing(method: str, commands: Commands, tmp_path: Path) -> None:
+def test_kills_within_and_between_tasks_change_nothing(method: str, commands: Commands, tmp_path: Path) -> None:
     assert commands.run(*training(tmp_path / "whole", method)) == 0, commands.errors
     killed, inside, between, last = tmp_path / "killed", 0, 0, 0
     moments = random.Random(1)
@@ -326,13 +326,13 @@ def test_kills_inside_and_between_tasks_change_nothing(method: str, commands: Co
         between += state["task"] > 0 and state["epoch"] == 1 and state["totals"]["batches"] == 0
         if inside and between:
             break
-    assert inside, "no kill fell inside an epoch"
+    assert inside, "no kill happened within an epoch"
     assert commands.run(*training(killed, method)) == 0, commands.errors
     assert result_of(killed) == result_of(tmp_path / "whole")
     assert not list(killed.glob("*.partial"))
 
 
-def test_sigterm_stops_a_stream_with_a_checkpoint_and_it_goes_on(commands: Commands, tmp_path: Path) -> None:
+def test_sigterm_stops_a_stream_with_a_checkpoint_and_it_resumes(commands: Commands, tmp_path: Path) -> None:
     assert commands.run(*training(tmp_path / "whole", "bayesbinn")) == 0, commands.errors
     folder = tmp_path / "stopped"
     process = commands.start(*training(folder, "bayesbinn"))
@@ -345,14 +345,14 @@ def test_sigterm_stops_a_stream_with_a_checkpoint_and_it_goes_on(commands: Comma
     assert result_of(folder) == result_of(tmp_path / "whole")
 
 
-def test_stopping_between_tasks_and_going_on_gives_the_same(tmp_path: Path) -> None:
+def test_stopping_between_tasks_and_resuming_gives_the_same_result(tmp_path: Path) -> None:
     open_run(experiment(), tmp_path / "whole").train()
     for tasks in (1, 2, 3):
         open_run(experiment(), tmp_path / "parts").train(stop_after=tasks)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
 
 
-def test_another_experiment_in_the_folder_is_refused(tmp_path: Path) -> None:
+def test_another_experiment_in_the_folder_is_rejected(tmp_path: Path) -> None:
     open_run(experiment(), tmp_path / "run").train(stop_after=1)
     with pytest.raises(InvalidInput, match=r"continual.remember is True there, False here"):
         open_run(experiment(**{"continual.remember": False}), tmp_path / "run")
@@ -363,26 +363,26 @@ def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
         load_record(tmp_path)
     open_run(experiment(), tmp_path / "run").train(stop_after=1)
     (tmp_path / "run" / "tasks.jsonl").write_text("{")
-    with pytest.raises(InvalidFile, match="resuming the run writes them anew"):
+    with pytest.raises(InvalidFile, match="resume the run to rewrite them"):
         load_record(tmp_path / "run")
     (tmp_path / "run" / "checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(InvalidFile, match="delete it to start again"):
         open_run(experiment(), tmp_path / "run")
 
 
-# ---- refused ---------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------
 
 
-def test_wrong_plans_are_refused_in_one_line() -> None:
+def test_wrong_plans_are_rejected_in_one_line() -> None:
     for wrong in ({"epochs": 0}, {"epochs": 1.5}, {"rows": "diag"}, {"evaluate_every": -1}, {"train_set_scale": 0.0}):
         ((name, value),) = wrong.items()
-        with pytest.raises(InvalidInput, match=f"{name}={value!r}: it must be"):
+        with pytest.raises(InvalidInput, match=f"{name}={value!r}: must be"):
             small_learner(**wrong)
     with pytest.raises(InvalidInput, match="stop_after=0"):
         small_learner().train(stop_after=0)
 
 
-def test_a_prior_of_another_network_is_refused() -> None:
+def test_a_prior_of_another_network_is_rejected() -> None:
     learner = small_learner()
     other = bb.BernoulliPosterior({name: torch.zeros(3, 3) for name in learner.optimizer.posterior().natural})
     assert isinstance(learner.optimizer, bb.BayesBiNN)
@@ -393,7 +393,7 @@ def test_a_prior_of_another_network_is_refused() -> None:
         bb.BayesBiNN(binary, lr=1.0, train_set_size=1, temperature=1.0, prior=other)
 
 
-def test_a_task_with_new_classes_or_no_data_is_refused_when_it_comes() -> None:
+def test_a_task_with_new_classes_or_no_data_is_rejected_when_it_starts() -> None:
     def task(labels: list[int]) -> Any:
         y = np.array(labels)
         return (np.random.RandomState(0).rand(len(y), 4).astype(np.float32), y)
@@ -424,7 +424,7 @@ def test_a_users_own_stream_is_learned() -> None:
     assert learner.record.matrix("recalibrated")[-1].min() > 80
 
 
-def test_the_command_line_tells_the_metrics(commands: Commands, tmp_path: Path) -> None:
+def test_the_command_line_reports_the_metrics(commands: Commands, tmp_path: Path) -> None:
     settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
     code = commands.run("train", "permuted-digits", "--out", str(tmp_path / "run"), *settings, "--json")
     assert code == 0, commands.errors
@@ -462,7 +462,7 @@ def test_the_loss_of_the_experiment_is_used(tmp_path: Path) -> None:
     assert len(learner.record.finished) == 1
 
 
-def test_the_largest_seed_and_the_smallest_test_part_are_good_enough(tmp_path: Path) -> None:
+def test_the_largest_seed_and_the_smallest_test_part_work(tmp_path: Path) -> None:
     open_run(experiment(**{"training.seed": 2**32 - 1, "continual.tasks": 1}), tmp_path / "run").train()
     generator = np.random.RandomState(0)
     x, y = generator.rand(11, 64).astype(np.float32), np.arange(11) % 2
@@ -473,26 +473,26 @@ def test_the_largest_seed_and_the_smallest_test_part_are_good_enough(tmp_path: P
     )
     learner.train()
     assert learner.record.matrix("shared")[0, 0] in (0.0, 100.0)
-    assert np.isnan(learner.record.matrix("recalibrated")[0, 0]), "a single input has no statistics"
+    assert np.isnan(learner.record.matrix("recalibrated")[0, 0]), "a single input gives no statistics"
 
 
-def test_a_head_of_another_size_is_refused_at_once() -> None:
+def test_a_head_of_the_wrong_size_is_rejected_at_once() -> None:
     learner = small_learner()
     model = models.continual_mlp(5, inputs=64)
     binary, _ = bb.split_parameters(model)
     optimizer = bb.BayesBiNN(binary, lr=1e-2, train_set_size=1437, temperature=0.3, seed=0)
-    with pytest.raises(InvalidInput, match=r"puts out \(5,\) for an input, but the stream has 10 classes"):
+    with pytest.raises(InvalidInput, match=r"outputs shape \(5,\) per input, but the stream has 10 classes"):
         Learner(model, optimizer, learner.stream, Plan(epochs=1)).train()
 
 
-def test_a_folder_is_resumed_only_as_it_was_made(tmp_path: Path) -> None:
+def test_a_folder_is_resumed_only_with_the_same_settings(tmp_path: Path) -> None:
     def learner(seed: int = 3, tasks: int = 2, **plan: Any) -> Learner:
         made = small_learner(**plan)
         stream = data.permuted(data.load("digits"), tasks, seed=seed)
         return Learner(made.model, made.optimizer, stream, made.plan, folder=tmp_path)
 
     learner().train(stop_after=1)
-    with pytest.raises(InvalidFile, match="epochs: not as it was made"):
+    with pytest.raises(InvalidFile, match="not the same as in the saved run: epochs"):
         learner(epochs=2)
     with pytest.raises(InvalidInput, match="these data differ from the run's data: values"):
         learner(seed=7)
@@ -501,7 +501,7 @@ def test_a_folder_is_resumed_only_as_it_was_made(tmp_path: Path) -> None:
     assert grown.record.matrix("shared").shape == (3, 3)
 
 
-def test_batches_of_a_test_are_even() -> None:
+def test_test_batches_are_even() -> None:
     from bayesbinn.continual.evaluation import even_batch
 
     assert [even_batch(count) for count in (1, 999, 1000, 1001, 2003, 10_000)] == [1, 999, 1000, 501, 668, 1000]

@@ -79,7 +79,7 @@ def test_an_average_survives_being_stopped_after_every_epoch(tmp_path: Path) -> 
         ("bayesbinn", {"training__label_smoothing": 1.0}, "less than 1"),
     ],
 )
-def test_what_cannot_be_is_one_line(method: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_impossible_settings_get_one_line(method: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=message) as caught:
         Run.open(digits(method, **changes), tmp_path / "run")
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
@@ -91,13 +91,13 @@ def test_a_stream_is_not_averaged(tmp_path: Path) -> None:
         open_run(experiment, tmp_path / "run")
 
 
-def test_smoothed_labels_change_the_loss_of_training_alone(tmp_path: Path) -> None:
+def test_smoothed_labels_change_only_the_training_loss(tmp_path: Path) -> None:
     logits, targets = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
     smooth = loss_of(digits(training__label_smoothing=0.2).training)(logits, targets)
     log_p = F.log_softmax(logits, 1)[0]
     torch.testing.assert_close(smooth, -(0.9 * log_p[0] + 0.1 * log_p[1]))
     other = digits(training__label_smoothing=0.2, training__loss="mse").training
-    with pytest.raises(InvalidInput, match="it is for cross_entropy"):
+    with pytest.raises(InvalidInput, match="only for cross_entropy"):
         loss_of(other)
 
 
@@ -111,7 +111,7 @@ def test_one_example_per_step_learns_without_batchnorm(tmp_path: Path) -> None:
         open_run(load_experiment("permuted-digits", overrides={"training.batch_size": 1}), tmp_path / "other")
 
 
-def test_shifts_move_digits_and_mirror_none() -> None:
+def test_shifts_move_digits_and_do_not_flip_them() -> None:
     images = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)
     draws = Draws.shifts(500, torch.Generator().manual_seed(0), 1)
     assert {*draws.top.tolist()} == {*draws.left.tolist()} == {0, 1, 2}

@@ -1,4 +1,4 @@
-"""A run is self-contained: it refuses other data, does without its own where it can, and keeps its best network."""
+"""A run is self-contained: it rejects other data, needs its own only when it must, and keeps its best network."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def stream_experiment(path: Path) -> Experiment:
     return wine_experiment(path, model={"name": "continual_mlp", "width": 0.1}, continual={"tasks": 2, "samples": 2})
 
 
-# ---- other data are refused ------------------------------------------------------------------------
+# ---- other data are rejected -----------------------------------------------------------------------
 
 
 def _relabel(path: Path) -> None:
@@ -133,12 +133,12 @@ def test_settings_chosen_for_the_data_do_not_hide_that_the_data_changed(call: Ca
     train = ["train", table, "--label", "cultivar", "--set", "model.width=0.02", "--out", run, "--stop-after", "1"]
     assert call(*train).code == 0
     lines = table.read_text().splitlines()
-    table.write_text("\n".join(lines + 3 * lines[1:]) + "\n")  # the number of epochs would now be another
+    table.write_text("\n".join(lines + 3 * lines[1:]) + "\n")  # the number of epochs would now be different
     answer = call(*train)
     assert answer.code == 2 and f"{TOLD}rows: 142 " in answer.err
 
 
-def test_a_run_in_a_process_of_a_sweep_refuses_other_data(tmp_path: Path) -> None:
+def test_a_run_in_a_sweep_process_rejects_other_data(tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     experiment = wine_experiment(table)
     Run.open(experiment, run).train(stop_after=1)
@@ -155,7 +155,7 @@ def test_a_run_in_a_process_of_a_sweep_refuses_other_data(tmp_path: Path) -> Non
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()  # it stays open: closing it would stop the run
+        process.stdin.flush()  # it stays open because closing it would stop the run
         assert process.wait(120) == 1
         process.stdin.close()
     assert f"error: {run}: {TOLD}classes" in (tmp_path / "log").read_text()
@@ -163,7 +163,7 @@ def test_a_run_in_a_process_of_a_sweep_refuses_other_data(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("change", [_relabel, _reorder, _edit])
-def test_a_stream_refuses_other_data(change: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_stream_rejects_other_data(change: Callable[[Path], None], tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     open_run(stream_experiment(table), run).train(stop_after=1)
     change(table)
@@ -175,12 +175,12 @@ def test_a_stream_refuses_other_data(change: Callable[[Path], None], tmp_path: P
     assert open_run(stream_experiment(table), run).task == 1
 
 
-def test_a_learner_of_a_users_own_stream_refuses_another(tmp_path: Path) -> None:
+def test_a_learner_of_a_users_own_stream_rejects_another_stream(tmp_path: Path) -> None:
     def learner(shift: float) -> Learner:
         random = np.random.RandomState(0)
         y = random.randint(0, 2, 150)
         x = random.randn(150, 8).astype(np.float32)
-        x[120] += shift  # beyond what a glance at the first rows would see
+        x[120] += shift  # not visible in the first rows
         torch.manual_seed(0)
         model = models.continual_mlp(2, inputs=8, width=0.1)
         binary, _ = bb.split_parameters(model)
@@ -206,7 +206,7 @@ def test_published_data_have_a_card(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["bayesbinn", "float"])
-def test_predicting_packing_and_summaries_need_no_data(method: str, call: Call, tmp_path: Path) -> None:
+def test_predicting_packing_and_summaries_do_not_need_the_data(method: str, call: Call, tmp_path: Path) -> None:
     table, run, new = write_wine(tmp_path / "g.csv"), tmp_path / "run", write_wine(tmp_path / "new.csv")
     settings = ["--epochs", "3", "--set", "model.width=0.02", "--out", run, "--method", method]
     assert call("train", table, "--label", "cultivar", *settings).code == 0
@@ -240,7 +240,7 @@ def test_a_stream_predicts_without_its_data(call: Call, tmp_path: Path) -> None:
     assert answer.code == 2 and "use --epoch last" in answer.err
 
 
-def test_the_stored_calibration_is_that_of_the_validation_part(tmp_path: Path) -> None:
+def test_the_stored_calibration_comes_from_the_validation_part(tmp_path: Path) -> None:
     table = write_wine(tmp_path / "g.csv")
     Run.open(wine_experiment(table), tmp_path / "run").train()
     trained = load_network(tmp_path / "run")
@@ -253,7 +253,7 @@ def test_the_stored_calibration_is_that_of_the_validation_part(tmp_path: Path) -
     assert in_file.logit_scale == fitted.logit_scale
 
 
-def test_full_precision_is_calibrated_too(call: Call, tmp_path: Path) -> None:
+def test_full_precision_is_calibrated(call: Call, tmp_path: Path) -> None:
     experiment = load_experiment("digits", method="float", overrides={"training.epochs": 3, "model.width": 0.02})
     Run.open(experiment, tmp_path).train()
     raw, fitted = (
@@ -274,25 +274,25 @@ def test_full_precision_is_calibrated_too(call: Call, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "calibration.json").read_text()) == stored
 
 
-def test_a_run_that_was_stopped_inside_an_epoch_is_calibrated_on_its_data(call: Call, tmp_path: Path) -> None:
+def test_a_run_stopped_within_an_epoch_is_calibrated_on_its_data(call: Call, tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     Run.open(wine_experiment(table), run).train(stop_after=1)
     state = torch.load(run / "checkpoint.pt", weights_only=True)
     (run / "posterior.safetensors").unlink()
     assert state["epoch"] == 2
     answer = call("predict", run, table, "--out", tmp_path / "p.json")
-    assert answer.code == 0 and "fitted on its data; resuming the run stores it" in answer.err
+    assert answer.code == 0 and "fitted it on the data. Resume the run to store it" in answer.err
     table.unlink()
     assert call("predict", run, write_wine(tmp_path / "new.csv"), "--out", tmp_path / "p.json").code == 2
     plain = call("predict", run, tmp_path / "new.csv", "--out", tmp_path / "p.json", "--no-calibrate")
     assert plain.code == 0, plain.err
 
 
-# ---- folders of older versions, and damaged cards ----------------------------------------------------
+# ---- folders from older versions, and damaged cards --------------------------------------------------
 
 
 def _as_written_before(run: Path) -> None:
-    """The folder as it was before there were cards and best networks."""
+    """The folder as older versions wrote it, without a card and a best network."""
     for name in ("data.json", "best.safetensors", "scores.json"):
         (run / name).unlink(missing_ok=True)
     state = torch.load(run / "checkpoint.pt", weights_only=True)
@@ -302,14 +302,14 @@ def _as_written_before(run: Path) -> None:
     torch.save(state, run / "checkpoint.pt")
 
 
-def test_a_folder_of_an_older_version_still_opens_and_gets_a_card(call: Call, tmp_path: Path) -> None:
+def test_a_folder_from_an_older_version_still_opens_and_gets_a_card(call: Call, tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     train = ["train", table, "--label", "cultivar", "--epochs", "4", "--set", "model.width=0.02", "--out", run]
     assert call(*train, "--stop-after", "2").code == 0
     _as_written_before(run)
     for command in (("evaluate", run), ("predict", run, table, "--out", tmp_path / "p.csv"), ("pack", run)):
         assert call(*command).code == 0
-    assert "were not kept" in call("evaluate", run, "--epoch", "best").err
+    assert "were not stored" in call("evaluate", run, "--epoch", "best").err
     assert not (run / "data.json").exists()
     answer = call(*train)
     assert answer.code == 0 and f"{run} has no data.json" in answer.err and (run / "data.json").exists()
@@ -317,7 +317,7 @@ def test_a_folder_of_an_older_version_still_opens_and_gets_a_card(call: Call, tm
     assert call(*train).code == 2
 
 
-def test_a_stream_of_an_older_version_still_opens(tmp_path: Path) -> None:
+def test_a_stream_from_an_older_version_still_opens(tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     open_run(stream_experiment(table), run).train(stop_after=1)
     _as_written_before(run)
@@ -340,7 +340,7 @@ def test_a_stream_of_an_older_version_still_opens(tmp_path: Path) -> None:
         lambda text: "\udcff",
     ],
 )
-def test_a_damaged_card_is_one_line(damage: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_damaged_card_gets_one_line(damage: Callable[[str], str], tmp_path: Path) -> None:
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     Run.open(wine_experiment(table), run).train(stop_after=1)
     text = (run / "data.json").read_text()
@@ -374,7 +374,7 @@ def test_a_run_whose_card_was_deleted_still_knows_its_data(call: Call, tmp_path:
     assert answer.code == 0 and "has no data.json" not in answer.err and (run / "data.json").read_bytes() == card
 
 
-def test_another_runs_card_is_refused(call: Call, tmp_path: Path) -> None:
+def test_another_runs_card_is_rejected(call: Call, tmp_path: Path) -> None:
     tables = [write_wine(tmp_path / name) for name in ("a.csv", "b.csv")]
     _relabel(tables[1])
     runs = [tmp_path / "a", tmp_path / "b"]
@@ -411,7 +411,7 @@ def test_a_stream_whose_card_was_deleted_or_replaced_still_knows_its_data(tmp_pa
     assert (run / "data.json").read_bytes() == card
 
 
-def test_a_card_with_contents_that_contradict_each_other_is_refused() -> None:
+def test_a_card_that_contradicts_itself_is_rejected() -> None:
     card = DataCard.of(data.load("moons"))
     for wrong in ({"classes": ["a"]}, {"std": [0.0, 1.0]}, {"mean": [1.0] * 3}, {"version": 2}, {"input_shape": [0]}):
         content = json.loads(card.to_json()) | wrong
@@ -425,7 +425,7 @@ def test_a_card_with_contents_that_contradict_each_other_is_refused() -> None:
 
 # ---- the best epoch --------------------------------------------------------------------------------
 
-# A rate so high that the accuracy goes up and down: the last epoch is not the best.
+# The rate is so high that the accuracy goes up and down, and the last epoch is not the best.
 NOISY = {"model.width": 0.02, "training.batch_size": 64, "training.epochs": 6, "lr": 0.3, "temperature": 0.5}
 NOISY |= {"initial_strength": 1.0, "method.schedule.kind": "constant"}
 
@@ -450,7 +450,7 @@ def test_the_best_networks_weights_are_kept(method: str, call: Call, tmp_path: P
     assert (tmp_path / "best.safetensors").exists() == (method != "float")
 
 
-def test_the_best_network_is_the_same_after_stops_inside_and_between_epochs(tmp_path: Path) -> None:
+def test_the_best_network_is_the_same_after_stops_within_and_between_epochs(tmp_path: Path) -> None:
     experiment = load_experiment("digits", overrides=NOISY)
     Run.open(experiment, tmp_path / "whole").train()
     for last in (1, 3, 4):
@@ -485,16 +485,16 @@ def test_epochs_too_short_to_be_saved_are_still_candidates(tmp_path: Path) -> No
     assert trained.epoch == f"best, {best['epoch']} of 30"
 
 
-def test_without_validation_data_no_epoch_is_the_best(call: Call, tmp_path: Path) -> None:
+def test_without_validation_data_there_is_no_best_epoch(call: Call, tmp_path: Path) -> None:
     table = write_wine(tmp_path / "g.csv")
     experiment = wine_experiment(table, data={"name": str(table), "label": "cultivar", "validation": 0.0})
     Run.open(experiment, tmp_path / "run").train(stop_after=1)
     answer = call("evaluate", tmp_path / "run", "--epoch", "best")
-    assert answer.code == 2 and "no epoch was measured on validation data" in answer.err
+    assert answer.code == 2 and "no epoch was evaluated on validation data" in answer.err
     assert call("evaluate", tmp_path / "run").code == 0
 
 
-def test_a_copied_run_is_whole(tmp_path: Path) -> None:
+def test_a_copied_run_is_complete(tmp_path: Path) -> None:
     table = write_wine(tmp_path / "g.csv")
     Run.open(wine_experiment(table), tmp_path / "run").train()
     shutil.copytree(tmp_path / "run", tmp_path / "elsewhere")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def flip_a_digit(path: Path, key: str) -> None:
-    """In the first number under a key; the file stays valid JSON."""
+    """Change a digit in the first number under a key; the file stays valid JSON."""
     text = path.read_text()
     digit = re.search(rf'"{key}": \d*\.(\d)', text)
     assert digit is not None
@@ -41,7 +41,7 @@ def wine_run(folder: Path, method: str, **training: Any) -> Path:
     return folder
 
 
-def test_point_masses_that_train_on_are_calibrated_again(call: Call, tmp_path: Path) -> None:
+def test_point_masses_that_continue_training_are_calibrated_again(call: Call, tmp_path: Path) -> None:
     """With this threshold no sign ever changes, but BatchNorm and the real weights do."""
     table, run = write_wine(tmp_path / "g.csv"), tmp_path / "run"
     train = ["train", table, "--label", "cultivar", "--epochs", "30", "--method", "bop", "--set", "threshold=10"]
@@ -64,27 +64,27 @@ def test_a_calibration_of_another_network_is_not_used(method: str, tmp_path: Pat
     assert load_network(one, "best").calibration is not None
     shutil.copy(other / "calibration.json", one)
     found = load_network(one)
-    assert found.calibration is None and "fitted on its data" in found.find_calibration()[1][0]
+    assert found.calibration is None and "fitted it on the data" in found.find_calibration()[1][0]
 
 
 @pytest.mark.parametrize("method", ["float", "bayesbinn"])
-def test_one_changed_digit_of_a_calibration_is_refused(method: str, call: Call, tmp_path: Path) -> None:
+def test_one_changed_digit_in_a_calibration_is_rejected(method: str, call: Call, tmp_path: Path) -> None:
     run = wine_run(tmp_path / "run", method)
     before = (run / "calibration.json").read_bytes()
     flip_a_digit(run / "calibration.json", "mode")
     for command in (("evaluate", run), ("pack", run)):
         answer = call(*command)
         assert answer.code == 2 and len(answer.err.strip().splitlines()) == 1
-        assert "calibration.json: damaged (its checksum does not fit); resuming the run writes it anew" in answer.err
+        assert "calibration.json: damaged (its checksum does not match); resume the run to rewrite it" in answer.err
     Run.open(Run.load(run).experiment, run).train()
     assert (run / "calibration.json").read_bytes() == before
 
 
-def test_one_changed_digit_of_the_residuals_is_refused(tmp_path: Path) -> None:
+def test_one_changed_digit_in_the_residuals_is_rejected(tmp_path: Path) -> None:
     run = linear(tmp_path / "r", training__epochs=2)
     before = (run / "residuals.json").read_bytes()
     flip_a_digit(run / "residuals.json", "mode")
-    with pytest.raises(InvalidFile, match=r"residuals.json: damaged \(its checksum does not fit\); resuming"):
+    with pytest.raises(InvalidFile, match=r"residuals.json: damaged \(its checksum does not match\); resume"):
         predicted(run)
     Run.open(Run.load(run).experiment, run).train()
     assert (run / "residuals.json").read_bytes() == before
@@ -100,7 +100,7 @@ def test_residuals_of_another_network_are_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["float", "bayesbinn"])
-def test_a_calibration_of_an_older_version_is_fitted_again(method: str, tmp_path: Path) -> None:
+def test_a_calibration_from_an_older_version_is_fitted_again(method: str, tmp_path: Path) -> None:
     run = wine_run(tmp_path / "run", method)
     path, kept = run / "calibration.json", load_network(run).calibration
     content = json.loads(path.read_text())
@@ -109,4 +109,4 @@ def test_a_calibration_of_an_older_version_is_fitted_again(method: str, tmp_path
     found = load_network(run)
     assert found.calibration is None
     fitted, notes = found.find_calibration()
-    assert fitted == kept and "has no calibration for these weights: fitted on its data" in notes[0]
+    assert fitted == kept and "has no calibration for these weights; fitted it on the data" in notes[0]

@@ -1,4 +1,4 @@
-"""A run in its folder: what it writes, that it resumes exactly after any end, and what it refuses."""
+"""A run in its folder: what it writes, that it resumes exactly however it ended, and what it rejects."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def digits(method: str = "bayesbinn", **changes: Any) -> Experiment:
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """The metrics without the seconds, which no two runs share."""
+    """The metrics without the seconds, which differ in every run."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
 
@@ -124,7 +124,7 @@ def test_a_step_has_as_many_samples_as_the_method_asks_for(method: str, samples:
     assert counters["draws"] == samples * counters["steps"] > 0
 
 
-def test_the_validation_part_is_a_tenth_and_the_scores_are_of_whole_examples(tmp_path: Path) -> None:
+def test_the_validation_part_is_a_tenth_and_scores_count_whole_examples(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=1)
     row = rows_of(tmp_path)[0]
     for key, count in (("validation_accuracy", 143), ("test_accuracy", 360), ("train_accuracy", 1294)):
@@ -137,7 +137,7 @@ def test_the_train_set_size_counts_what_is_trained_on(tmp_path: Path) -> None:
     assert run.optimizer.param_groups[0]["train_set_size"] == 10 * (1437 - 143)
 
 
-def test_the_test_mode_scores_are_those_of_the_posteriors_mode(tmp_path: Path) -> None:
+def test_the_test_scores_are_those_of_the_posteriors_mode(tmp_path: Path) -> None:
     from bayesbinn.prediction.predicting import predict
 
     Run.open(digits(), tmp_path).train()
@@ -151,7 +151,7 @@ def test_the_test_mode_scores_are_those_of_the_posteriors_mode(tmp_path: Path) -
     assert averaged == pytest.approx(rows_of(tmp_path)[-1]["test_accuracy_mean"], abs=1e-4)
 
 
-def test_epochs_between_evaluations_have_no_scores_but_the_last_has(tmp_path: Path) -> None:
+def test_epochs_between_evaluations_have_no_scores_but_the_last_one_does(tmp_path: Path) -> None:
     Run.open(digits(**{"training.evaluate_every": 2, "training.mean_samples": 0}), tmp_path).train()
     rows = rows_of(tmp_path)
     assert [row["test_accuracy"] is None for row in rows] == [True, False, False]
@@ -159,7 +159,7 @@ def test_epochs_between_evaluations_have_no_scores_but_the_last_has(tmp_path: Pa
     assert all("test_accuracy_mean" not in row for row in rows)
 
 
-def test_moons_scores_its_single_logit_by_mode_and_by_mean(tmp_path: Path) -> None:
+def test_moons_scores_its_single_logit_with_mode_and_mean(tmp_path: Path) -> None:
     changes = {"training.epochs": 60, "training.evaluate_every": 60}
     Run.open(load_experiment("moons", method="ste", overrides=changes), tmp_path / "ste").train()
     assert rows_of(tmp_path / "ste")[-1]["test_accuracy"] > 75
@@ -198,14 +198,14 @@ def test_regression_is_measured_in_the_unit_of_its_targets(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_stopping_early_and_going_on_changes_nothing(method: str, tmp_path: Path) -> None:
+def test_stopping_early_and_resuming_changes_nothing(method: str, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     Run.open(digits(method), whole).train()
     Run.open(digits(method), parts).train(stop_after=1)
     assert [row["epoch"] for row in rows_of(parts)] == [1]
     assert rows_of(parts)[0]["lr"] == rows_of(whole)[0]["lr"], "the schedule is the same"
 
-    # ... and once more inside an epoch
+    # ... and once more within an epoch
     batches = 0
 
     def enough() -> bool:
@@ -223,14 +223,14 @@ def test_stopping_early_and_going_on_changes_nothing(method: str, tmp_path: Path
     assert_same_run(whole, parts)
 
 
-def test_a_finished_run_trains_no_more(tmp_path: Path) -> None:
+def test_a_finished_run_does_not_train(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train()
     before = (tmp_path / "metrics.jsonl").read_bytes(), (tmp_path / "checkpoint.pt").read_bytes()
     Run.open(digits(), tmp_path).train()
     assert before == ((tmp_path / "metrics.jsonl").read_bytes(), (tmp_path / "checkpoint.pt").read_bytes())
 
 
-def test_a_lost_or_torn_metrics_file_is_written_anew(tmp_path: Path) -> None:
+def test_a_lost_or_torn_metrics_file_is_rewritten(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=2)
     rows = rows_of(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "lr"')
@@ -246,7 +246,7 @@ def test_a_setting_that_toml_changes_the_type_of_does_not_prevent_resuming(tmp_p
     assert Run.open(experiment, tmp_path).epoch == 2
 
 
-def test_progress_tells_every_batch_and_every_epoch(tmp_path: Path) -> None:
+def test_progress_reports_every_batch_and_every_epoch(tmp_path: Path) -> None:
     seen: list[Progress] = []
     Run.open(digits(), tmp_path).train(stop_after=2, on_progress=seen.append)
     rows = [each.row for each in seen if each.row is not None]
@@ -254,7 +254,7 @@ def test_progress_tells_every_batch_and_every_epoch(tmp_path: Path) -> None:
     assert len(seen) == 2 * 21 + 2 and {each.batches for each in seen} == {21}
 
 
-def test_looking_at_a_run_writes_nothing(tmp_path: Path) -> None:
+def test_loading_a_run_writes_nothing(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=1)
     (tmp_path / "metrics.jsonl").write_text((tmp_path / "metrics.jsonl").read_text() + "\n".join(["{}"]) + "\n")
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
@@ -262,7 +262,7 @@ def test_looking_at_a_run_writes_nothing(tmp_path: Path) -> None:
     assert before == {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
 
 
-# ---- refusals --------------------------------------------------------------------------------------
+# ---- errors ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_looking_at_a_run_writes_nothing(tmp_path: Path) -> None:
         (digits(momentum=0.5), "method.settings.momentum is not set there, 0.5 here"),
     ],
 )
-def test_another_experiment_in_the_same_folder_is_refused(other: Experiment, message: str, tmp_path: Path) -> None:
+def test_another_experiment_in_the_same_folder_is_rejected(other: Experiment, message: str, tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=1)
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
     with pytest.raises(InvalidInput) as caught:
@@ -303,7 +303,7 @@ def test_a_damaged_checkpoint_gets_one_line_and_is_kept(damage: Callable[[Path],
     assert (tmp_path / "checkpoint.pt").read_bytes() == content
 
 
-def test_a_checkpoint_with_code_in_it_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_that_contains_code_is_rejected(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=1)
     torch.save({"epoch": subprocess.Popen}, tmp_path / "checkpoint.pt")
     with pytest.raises(InvalidFile, match="cannot be resumed"):
@@ -333,7 +333,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("changes", "message"), MISFITS, ids=[message[:30] for _, message in MISFITS])
-def test_what_does_not_fit_together_is_refused_and_leaves_no_folder(
+def test_settings_that_do_not_match_are_rejected_and_leave_no_folder(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BayesbinnError) as caught:
@@ -342,9 +342,9 @@ def test_what_does_not_fit_together_is_refused_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_cannot_be_made_and_a_stop_before_the_start_are_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_and_a_stop_before_the_start_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidFile, match="the folder of the run cannot be made"):
+    with pytest.raises(InvalidFile, match="cannot create the folder of the run"):
         Run.open(digits(), tmp_path / "file" / "run")
     with pytest.raises(InvalidInput, match="stop_after=0"):
         Run.open(digits(), tmp_path / "run").train(stop_after=0)
@@ -369,7 +369,7 @@ def training(method: str, folder: Path, epochs: int = 6) -> list[str]:
 
 
 @pytest.mark.parametrize("method", ["bayesbinn", "lrnet"])
-def test_three_kills_at_random_moments_change_nothing(method: str, commands: Commands, tmp_path: Path) -> None:
+def test_three_kills_at_random_times_change_nothing(method: str, commands: Commands, tmp_path: Path) -> None:
     assert commands.run(*training(method, tmp_path / "whole")) == 0, commands.errors
     duration = sum(row["seconds"] for row in load_run(tmp_path / "whole")[1])
     moments = random.Random(4)
@@ -384,7 +384,7 @@ def test_three_kills_at_random_moments_change_nothing(method: str, commands: Com
         inside += torch.load(killed / "checkpoint.pt", weights_only=True)["totals"]["batches"] > 0
         if attempt >= 2 and inside:
             break
-    assert inside, "no kill fell inside an epoch"
+    assert inside, "no kill happened within an epoch"
     assert commands.run(*training(method, killed)) == 0, commands.errors
     assert commands.errors[1].startswith(f"resuming {killed} in epoch ")
     assert_same_run(tmp_path / "whole", killed)
@@ -395,7 +395,7 @@ def test_three_kills_at_random_moments_change_nothing(method: str, commands: Com
 def test_a_signal_stops_with_one_line_and_the_same_command_resumes(
     number: signal.Signals, commands: Commands, tmp_path: Path
 ) -> None:
-    """Ctrl-C, and SIGTERM as a cluster or a system that shuts down sends it."""
+    """Ctrl-C, and SIGTERM as sent by a cluster or a system that shuts down."""
     assert commands.run(*training("ste", tmp_path / "whole")) == 0, commands.errors
     folder = tmp_path / "stopped"
     process = commands.start(*training("ste", folder))
@@ -418,12 +418,12 @@ def test_a_folder_has_one_writer(commands: Commands, tmp_path: Path) -> None:
     os.kill(first, signal.SIGKILL)
     assert commands.wait(first) == -signal.SIGKILL and (tmp_path / "lock").exists()
     arguments = [*training("ste", tmp_path, epochs=300), "--stop-after", "1"]
-    assert commands.run(*arguments) == 0, "the lock of a dead process is in nobody's way"
+    assert commands.run(*arguments) == 0, "the lock of a dead process does not block others"
     assert not (tmp_path / "lock").exists()
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint(commands: Commands, tmp_path: Path) -> None:
-    """Files may grow to half a checkpoint only, as on a disk that is full."""
+    """Files may only grow to half a checkpoint, as on a full disk."""
     assert commands.run(*training("bayesbinn", tmp_path / "whole", epochs=3)) == 0, commands.errors
     folder = tmp_path / "run"
     assert commands.run(*training("bayesbinn", folder, epochs=3), "--stop-after", "1") == 0
@@ -455,10 +455,10 @@ def test_a_process_that_lost_its_folder_writes_nothing(moment: str, tmp_path: Pa
             lose("before training")
             run.train(on_progress=lambda progress: lose("in an epoch"))
 
-    with pytest.raises(LockLost, match="took this run over"):
+    with pytest.raises(LockLost, match="took over this run"):
         train()
     assert before == {path.name: path.read_bytes() for path in folder.glob("*.*")}
-    assert json.loads(lock.read_text())["token"] == "another", "it is the other's"
+    assert json.loads(lock.read_text())["token"] == "another", "it belongs to the other process"
 
 
 def test_no_space_for_the_posterior_gets_one_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run, read by TensorBoard itself."""
+"""What TensorBoard shows for a run, read by TensorBoard itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not instal
 
 
 def shown(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """(step, value) by the name of the curve."""
+    """(step, value) pairs by the name of the curve."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(folder / "tensorboard"))
@@ -45,7 +45,7 @@ def test_tensorboard_shows_the_metrics_of_all_sessions(tmp_path: Path) -> None:
     assert shown(tmp_path) == expected(load_run(tmp_path)[1])
 
 
-def test_a_regression_has_its_errors_as_curves(tmp_path: Path) -> None:
+def test_a_regression_has_curves_of_its_errors(tmp_path: Path) -> None:
     lines = [f"{i % 7},{i % 11},{i % 7 + 0.5 * (i % 3)}" for i in range(80)]
     (tmp_path / "t.csv").write_text("\n".join(["a,b,y", *lines]))
     experiment, _ = choose_for_file(str(tmp_path / "t.csv"), "y", "bayesbinn", {"training.epochs": 2})

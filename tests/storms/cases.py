@@ -1,7 +1,7 @@
 """How many cases each storm has, and where their results go.
 
 A storm is a test with many random cases. The suite runs the short form of each; `make storm` sets BAYESBINN_STORM=1,
-which makes it the long one. BAYESBINN_STORM_SEED chooses other cases, BAYESBINN_STORM_CASE repeats a single one.
+which selects the long form. BAYESBINN_STORM_SEED chooses other cases, BAYESBINN_STORM_CASE repeats a single one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 LONG = os.environ.get("BAYESBINN_STORM") == "1"
 SEED = int(os.environ.get("BAYESBINN_STORM_SEED", "0"))
 MAX_FAILURES = 5
-"""After so many failed cases a storm ends: the rest would fail alike, and some failures take a minute."""
+"""A storm ends after this many failed cases: the rest would probably fail too, and some failures take a minute."""
 
 NUMBERS: dict[str, tuple[int, int]] = {
     "kills": (6, 541),
@@ -35,7 +35,7 @@ NUMBERS: dict[str, tuple[int, int]] = {
     "optimizers": (30, 360),
     "writers": (40, 1_000),
 }
-"""Cases in the short and in the long form. Of data files, those of each of the 19 kinds."""
+"""Cases in the short and in the long form. For data files, the number per kind, of which there are 19."""
 
 
 def count(name: str) -> int:
@@ -45,7 +45,7 @@ def count(name: str) -> int:
 
 @dataclass(frozen=True)
 class Result:
-    """What a storm did: the summary of `make storm` has a line for each."""
+    """What a storm did: the summary of `make storm` has one line per storm."""
 
     storm: str
     unit: str
@@ -55,7 +55,7 @@ class Result:
 
 
 def record(storm: str, unit: str, cases: int, failures: int, seconds: float) -> None:
-    """Keep a result for the summary, if one is asked for."""
+    """Store a result for the summary, if a summary was requested."""
     path = os.environ.get("BAYESBINN_STORM_RESULTS")
     if path:
         line = json.dumps(asdict(Result(storm, unit, cases, failures, round(seconds, 1))))
@@ -64,14 +64,14 @@ def record(storm: str, unit: str, cases: int, failures: int, seconds: float) -> 
 
 
 def random_of(storm: str, case: int) -> Random:
-    """The random numbers of one case: it can be repeated without those before it."""
+    """The random numbers of one case, which can be repeated without the cases before it."""
     return Random(f"{storm} {SEED} {case}")
 
 
 def run_cases(storm: str, unit: str, one: Callable[[int, Random], int], parts: int = 1, part: int = 0) -> None:
-    """Call `one(case, random)`, which counts what it did, until the number of this storm is reached.
+    """Call `one(case, random)`, which returns how much it did, for every case of this storm.
 
-    A storm in several tests gives each a part. A case that fails does not stop the others, and names itself.
+    A storm with several tests gives each a part. A failed case does not stop the others and is named.
     """
     only = os.environ.get("BAYESBINN_STORM_CASE")
     wanted = len(range(part, count(storm), parts))

@@ -19,16 +19,16 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_is_heard() -> None:
-    """A shell starts what runs in the background deaf to Ctrl-C, and its children inherit that."""
+    """A shell makes background processes ignore Ctrl-C, and their children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    """One warmed-up process for all storms: its imports take longer than these runs."""
+    """One warmed-up process for all storms, because imports take longer than these runs."""
     started = Commands(tmp_path_factory.mktemp("logs"))
-    assert started.run("--version") == 0  # from here on a command's time is its own
+    assert started.run("--version") == 0  # from here on, a command's time excludes imports
     yield started
     started.close()
 

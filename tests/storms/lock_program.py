@@ -1,7 +1,7 @@
 """``python tests/storms/lock_program.py FOLDER KILLS SEED``: processes compete for a folder's lock and are killed.
 
-Prints JSON: how many owners and other processes were killed, who was the owner while another one was, how long it took
-until the next owner, how the processes that nobody killed ended.
+Prints JSON: how many owners and other processes were killed, who became the owner while another one was, how long it
+took until the next owner, how the processes that were not killed ended.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bayesbinn.train.lock import RunLock
 
 PROCESSES = 4
 Event = tuple[str, int, float]
-"""What ("in", "out" or "kill"), the process, and when, by the clock that all of them share."""
+"""What ("in", "out" or "kill"), the process, and when, on the clock that all of them share."""
 
 
 def compete(folder: Path, history: int, random: Random, stop: Path) -> None:
-    """Become the owner again and again, and say so each time: after it is true, and while it still is."""
+    """Become the owner again and again, and log it each time: once it is true, and while it still is."""
     while not stop.exists():
         lock = RunLock(folder, heartbeat=0.05)
         if not lock.acquire(should_stop=stop.exists):
@@ -39,7 +39,7 @@ def compete(folder: Path, history: int, random: Random, stop: Path) -> None:
 
 def _note(history: int, what: str, process: int | None = None) -> None:
     line = f"{what} {process or os.getpid()} {time.monotonic():.6f}\n"
-    os.write(history, line.encode())  # appended in one piece
+    os.write(history, line.encode())  # appended atomically
 
 
 def read(path: Path) -> list[Event]:
@@ -51,14 +51,14 @@ def read(path: Path) -> list[Event]:
 
 
 def doubles(history: Iterable[Event]) -> list[str]:
-    """Who became the owner while another one was. One that is killed is the owner until the kill is sent at least."""
+    """Who became the owner while another one was. A killed owner counts as one at least until the kill is sent."""
     owner, found, killed = None, [], set()
     for what, process, when in sorted(history, key=lambda event: event[2]):
         if what == "kill":
             killed.add(process)
         if what == "in":
             if process in killed:
-                continue  # it came in the moment before the kill reached it
+                continue  # it became the owner just before the kill reached it
             if owner is not None:
                 found.append(f"{process} at {when:.3f} s while {owner} was the owner")
             owner = process
@@ -68,7 +68,7 @@ def doubles(history: Iterable[Event]) -> list[str]:
 
 
 def longest_wait(history: list[Event]) -> float:
-    """The longest time that the folder was nobody's."""
+    """The longest time that the folder had no owner."""
     free, longest = None, 0.0
     for what, _, when in sorted(history, key=lambda event: event[2]):
         if what == "in":
@@ -130,7 +130,7 @@ def storm(folder: Path, kills: int, seed: int) -> dict[str, object]:
 
 
 def _owner(path: Path) -> int | None:
-    """Who is inside now: the last one that came, unless it has gone."""
+    """The current owner: the last one that entered, unless it has left."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 2000))
         lines = file.read().decode().splitlines()

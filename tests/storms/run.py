@@ -1,6 +1,6 @@
-"""``make storm``: the long form of every storm, one after the other, and results/storm.md with what came of it.
+"""``make storm``: the long form of every storm, one after another, with the results in results/storm.md.
 
-Each storm says in one line how many cases it had, how many failed and how long it took. What failed, and how to repeat
+Each storm prints one line: how many cases it had, how many failed and how long it took. What failed, and how to repeat
 it, is in build/storm.log. ``--only NAME`` runs a single storm and keeps the other lines of the table.
 """
 
@@ -20,20 +20,20 @@ REPORT = ROOT / "results" / "storm.md"
 LOG = ROOT / "build" / "storm.log"
 
 STORMS: dict[str, tuple[str, str]] = {
-    "kills": ("tests/storms/test_kills.py", "a killed run ends as an undisturbed one, bit for bit"),
+    "kills": ("tests/storms/test_kills.py", "a killed run ends like an undisturbed one, bit for bit"),
     "signals": ("tests/storms/test_signals.py", "Ctrl-C or SIGTERM: one line, and the same command resumes"),
     "full disk": ("tests/storms/test_full_disk.py", "one line names the cause; old files stay, nothing is left over"),
     "locks": ("tests/storms/test_locks.py", "one owner at a time, and soon the next one"),
     "graphs": ("tests/storms/test_graphs.py", "native, C and ONNX agree with the reference"),
-    "data files": ("tests/data/test_damaged_files.py", "a damaged file loads or is refused with one line"),
-    "model files": ("tests/modelfile/test_damaged_files.py", "a forged file runs or is refused with one line"),
+    "data files": ("tests/data/test_damaged_files.py", "a damaged file loads or is rejected with one line"),
+    "model files": ("tests/modelfile/test_damaged_files.py", "a forged file runs or is rejected with one line"),
     "optimizers": ("tests/storms/test_optimizers.py", "weights ±1, state finite, native = reference = resumed"),
-    "writers": ("tests/storms/test_writers.py", "no broken read"),
+    "writers": ("tests/storms/test_writers.py", "no corrupt read"),
 }
 HEAD = """# Storms
 
-Random cases in large numbers, made by `make storm` (about half an hour on two cores; the suite runs a short
-form of each). Each line is of the last run of its storm; `make storm STORM='--seed 1'` draws other cases.
+Many random cases, run by `make storm` (about half an hour on two cores; the suite runs a short
+form of each). Each line is from the last run of its storm; `make storm STORM='--seed 1'` draws other cases.
 
 | storm | what must hold | cases | failures | seconds |
 | --- | --- | ---: | ---: | ---: |
@@ -41,7 +41,7 @@ form of each). Each line is of the last run of its storm; `make storm STORM='--s
 
 
 def run_storm(name: str, seed: int) -> list[dict[str, object]]:
-    """Run a storm in a process of its own; what it recorded, or one failure if it recorded nothing."""
+    """Run a storm in a separate process; return what it recorded, or one failure if it recorded nothing."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.jsonl"
         environment = os.environ | {
@@ -81,8 +81,8 @@ def rows_so_far() -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=STORMS, nargs="+", default=list(STORMS), help="these storms")
-    parser.add_argument("--seed", type=int, default=0, help="other cases")
+    parser.add_argument("--only", choices=STORMS, nargs="+", default=list(STORMS), help="run only these storms")
+    parser.add_argument("--seed", type=int, default=0, help="choose other cases")
     arguments = parser.parse_args()
     LOG.parent.mkdir(exist_ok=True)
     LOG.write_bytes(b"")

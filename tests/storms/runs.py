@@ -1,4 +1,4 @@
-"""Small runs of every kind, as commands, and whether two of their folders hold the same."""
+"""Small runs of every kind, as commands, and whether two of their folders have the same contents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def write_tables(folder: Path) -> None:
-    """A table of three classes and one of a number to predict."""
+    """A table with three classes and one with a number to predict."""
     random = np.random.default_rng(0)
     x = random.normal(size=(120, 4)).round(3)
     y = x @ np.array([1.0, -2.0, 0.5, 0.0]) + 0.1 * random.normal(size=120)
@@ -56,7 +56,7 @@ def training(kind: str, tables: Path, out: Path, minutes: float = 0.0001) -> lis
 
 
 def timeless(tree: Any) -> Any:
-    """Without what no two runs share: how long they took. Tensors become their bytes."""
+    """Remove what differs in every run: how long it took. Tensors become their bytes."""
     if isinstance(tree, torch.Tensor):
         raw = tree.detach().contiguous().reshape(-1)
         return str(tree.dtype), tuple(tree.shape), raw.view(torch.uint8).numpy().tobytes() if raw.numel() else b""
@@ -68,11 +68,11 @@ def timeless(tree: Any) -> Any:
 
 
 def content_of(folder: Path) -> dict[str, Any]:
-    """All files of a run that has ended: metrics and the checkpoint without times, the others byte for byte."""
+    """All files of a finished run: metrics and the checkpoint without times, the others byte for byte."""
     found: dict[str, Any] = {}
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            continue  # TensorBoard's curves, which hold the time of every point
+            continue  # TensorBoard's curves, which contain the time of every point
         if path.suffix == ".pt":
             found[path.name] = timeless(torch.load(path, weights_only=True))
         elif path.suffix == ".json":
@@ -92,19 +92,19 @@ def assert_same_content(found: dict[str, Any], expected: dict[str, Any]) -> None
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A run that nobody stopped: what another of its kind must come to."""
+    """A run that was not stopped: the result that others of its kind must reach."""
 
     content: dict[str, Any]
     lines: frozenset[str]
     seconds: float
 
     def news(self, lines: list[str]) -> list[str]:
-        """Lines that this run did not print and that are not its progress, which shows the time."""
+        """Lines that this run did not print, except for progress lines, which show the time."""
         return [line for line in lines if line not in self.lines and not line.startswith(("epoch ", "resuming "))]
 
 
 class Runs:
-    """Starts runs of every kind, and knows what each comes to."""
+    """Starts runs of every kind, and knows the result of each."""
 
     def __init__(self, commands: Commands, folder: Path) -> None:
         self.commands, self.folder = commands, folder
@@ -123,7 +123,7 @@ class Runs:
         return self._known[kind]
 
     def finish(self, kind: str, out: Path) -> None:
-        """Resume a run until its end, which must be that of the undisturbed one; leave no folder."""
+        """Resume a run to its end, which must match that of the undisturbed run; leave no folder."""
         assert self.commands.run(*self.training(kind, out)) == 0, self.commands.errors
         assert_same_content(content_of(out), self.undisturbed(kind).content)
         shutil.rmtree(out)

@@ -1,4 +1,4 @@
-"""The machinery of the storms: a failed case is found, named and counted, and can be repeated alone."""
+"""The machinery of the storms: a failed case is found, named and counted, and can be repeated by itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_failed_case_is_named_and_does_not_stop_the_others(results: Path, monk
     seen.clear()
     monkeypatch.setenv("BAYESBINN_STORM_CASE", "7")
     cases.run_cases("tried", "tries", one)
-    assert seen == {7: whole[7]}, "a case alone has the same random numbers"
+    assert seen == {7: whole[7]}, "a repeated case has the same random numbers"
 
 
 def test_parts_of_a_storm_share_its_cases(results: Path) -> None:
@@ -58,12 +58,12 @@ def test_parts_of_a_storm_share_its_cases(results: Path) -> None:
     assert [json.loads(line)["cases"] for line in results.read_text().splitlines()] == [4, 3, 3]
 
 
-def test_a_storm_that_does_nothing_fails(results: Path) -> None:
+def test_a_storm_without_effect_fails(results: Path) -> None:
     with pytest.raises(AssertionError, match="no case did anything"):
         cases.run_cases("tried", "tries", lambda case, random: 0)
 
 
-def test_the_table_adds_the_parts_up() -> None:
+def test_the_table_adds_up_the_parts() -> None:
     part = {"storm": "kills", "unit": "kills", "cases": 700, "failures": 0, "seconds": 1.2}
     line = run.row("kills", [part, {**part, "failures": 2}])
     assert line.startswith("| kills | ") and line.endswith(" | 1,400 kills | 2 | 2 |")

@@ -1,4 +1,4 @@
-"""Disks of many sizes that run full: one line that names the cause, old files as they were, nothing left over."""
+"""Disks of many sizes that fill up: one line that names the cause, old files unchanged, nothing left over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.storms.runs import Runs, assert_same_content, content_of
 CAUSE = re.compile(r"error: .+ could not be written \((File too large|No space left on device)\)[^\n]*")
 PAGE = 4096
 LEAST = 1024
-"""Bytes that every file may have: the log of the command is a file, too."""
+"""Bytes that every file may have, including the log of the command."""
 KIND = "table"
 
 
@@ -60,7 +60,7 @@ def works(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Works:
 
 @pytest.fixture(scope="module")
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
-    """A disk of 4 MiB, or None without the right to mount one: then the system's limit on a file stands in for it."""
+    """A disk of 4 MiB, or None without permission to mount one; then a limit on file size replaces it."""
     place = tmp_path_factory.mktemp("disk")
     mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
@@ -78,7 +78,7 @@ def fill(disk: Path, room: int) -> Path:
     return filler
 
 
-def test_a_disk_of_any_size_that_runs_full(works: Works, small_disk: Path | None, tmp_path: Path) -> None:
+def test_a_disk_of_any_size_that_fills_up(works: Works, small_disk: Path | None, tmp_path: Path) -> None:
     def one(case: int, random: Random) -> int:
         names = [*works.whole, "train", "resume"]
         name, on_disk = names[case % len(names)], small_disk is not None and random.random() < 0.5
@@ -97,7 +97,7 @@ def test_a_disk_of_any_size_that_runs_full(works: Works, small_disk: Path | None
 
 
 def run_in(works: Works, command: list[str], out: Path, room: int, on_disk: bool) -> int:
-    """The exit code of a command that has `room` bytes; one that fails says why in one line."""
+    """The exit code of a command with `room` bytes; if it fails, it says why in one line."""
     if on_disk:
         filler = fill(out.parent, room)
         code = works.runs.commands.run(*command)

@@ -21,12 +21,12 @@ from tests.runtime import test_runtime
 from tests.storms.cases import SEED, count, record, run_cases
 
 BATCH = 48
-"""Models of one C program: a compiler's start takes longer than any of them."""
+"""Models per C program: starting the compiler takes longer than any of them."""
 QUIET = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
 def drawn(strategy: Any, wanted: int, name: str, use: Callable[[Any], object], phases: Iterable[Phase] = Phase) -> None:
-    """Give `wanted` random examples to `use`; hypothesis shows the smallest that fails."""
+    """Pass `wanted` random examples to `use`; hypothesis shows the smallest that fails."""
 
     @seed(f"{SEED} {name}")
     @settings(QUIET, max_examples=wanted, phases=tuple(phases))
@@ -38,7 +38,7 @@ def drawn(strategy: Any, wanted: int, name: str, use: Callable[[Any], object], p
 
 
 def test_native_and_reference_agree() -> None:
-    """The check of one graph is that of tests/runtime/test_runtime.py."""
+    """Each graph is checked as in tests/runtime/test_runtime.py."""
     pytest.importorskip("bayesbinn.runtime._native", reason="the package was built without native kernels")
     agree: Any = test_runtime.test_native_and_reference_agree_on_random_graphs
     tried, failures, started = 0, 1, time.monotonic()
@@ -58,7 +58,7 @@ def test_native_and_reference_agree() -> None:
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 def test_exports_agree_with_the_reference(tmp_path: Path) -> None:
-    """The checks are those of the tests of both exports; a batch is one C program and as many ONNX files."""
+    """The checks are those of the export tests; a batch is one C program and one ONNX file per model."""
     with_onnx = find_spec("onnx") is not None and find_spec("onnxruntime") is not None
     wanted = count("exports")
 

@@ -1,4 +1,4 @@
-"""Runs of every kind, killed at random moments and resumed: they end as if nothing had happened, bit for bit."""
+"""Runs of every kind, killed at random times and resumed: they end as if nothing had happened, bit for bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILLS_OF_A_RUN = 3 if LONG else 1
 
 
 @pytest.mark.parametrize("kind", CHOSEN)
-def test_a_killed_run_ends_as_an_undisturbed_one(kind: str, runs: Runs, tmp_path: Path) -> None:
+def test_a_killed_run_ends_like_an_undisturbed_one(kind: str, runs: Runs, tmp_path: Path) -> None:
     seconds = runs.undisturbed(kind).seconds
 
     def one(case: int, random: Random) -> int:

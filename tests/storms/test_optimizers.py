@@ -1,7 +1,7 @@
 """Random sequences of what a training loop may do with an optimizer, for every method.
 
 Three optimizers go through each sequence: one with native kernels, one with the torch reference, and one that is saved
-and replaced by its resumed self again and again. All three end with the same bits; in between weights are exactly −1 or
+and replaced by a resumed copy again and again. All three end with the same bits; in between, weights are exactly −1 or
 +1 and the state is finite.
 """
 
@@ -46,7 +46,7 @@ def network(dtype: torch.dtype) -> nn.Sequential:
 
 
 class Trainee:
-    """A model and its optimizer, to which operations are done by name."""
+    """A model and its optimizer, with operations called by name."""
 
     def __init__(self, case: str, dtype: torch.dtype, samples: int) -> None:
         self.case, self.dtype, self.samples = case, dtype, samples
@@ -70,7 +70,7 @@ class Trainee:
         return F.cross_entropy(self.model(x).float() / 4, y)
 
     def do(self, name: str, *arguments: Any) -> str:
-        """Run an operation; what it was refused with, so that all trainees can be compared."""
+        """Run an operation; return the error it raised, so that all trainees can be compared."""
         try:
             getattr(self, name)(*arguments)
         except (BayesbinnError, Broken) as error:
@@ -123,7 +123,7 @@ class Trainee:
             pass
 
     def explode(self, index: int, value: float) -> None:
-        """A gradient that the step refuses, or digests."""
+        """A gradient that the step rejects or handles."""
         self.sample(index)
         for layer in LAYERS:
             gradient = self.weight(layer).grad
@@ -135,7 +135,7 @@ class Trainee:
         self.weight(layer).requires_grad_(not frozen)
 
     def join(self, lr: float) -> None:
-        """The late layer becomes a group of its own."""
+        """The late layer becomes a new group."""
         if not self.has_late:
             self.optimizer.add_param_group({"params": [(f"{LATE}.weight", self.weight(LATE))], "lr": lr})
             self.has_late = True
@@ -149,9 +149,9 @@ class Trainee:
             self.optimizer.consolidate(self.model, [batch(index, dtype=self.dtype)])
 
     def spoil(self, factor: float, index: int) -> None:
-        """Somebody writes into the weights; the next sample and the next step write them again.
+        """Overwrite the weights; the next sample and the next step write them again.
 
-        Openly: what is written through ``.data`` nobody sees until the step (`Members.versions`).
+        Not through ``.data``: such a write goes unnoticed until the step (`Members.versions`).
         """
         if self.case in BINARY:
             for group in self.optimizer.param_groups:
@@ -165,7 +165,7 @@ class Trainee:
     # ---- being replaced
 
     def resumed(self, carrier: Callable[[Any], Any]) -> Trainee:
-        """A new one with this one's saved state."""
+        """A new trainee with this one's saved state."""
         saved = carrier({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()})
         other = copy.copy(self)
         other.model = network(self.dtype)
@@ -233,8 +233,8 @@ def drive(case: str, random: Random) -> None:
         said = compiled.do(*operation)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(native, "available", False)
-            assert plain.do(*operation) == said, (done, "the reference says something else")
-        assert resumed.do(*operation) == said, (done, "the resumed one says something else")
+            assert plain.do(*operation) == said, (done, "the reference gives a different result")
+        assert resumed.do(*operation) == said, (done, "the resumed one gives a different result")
         for trainee in (compiled, plain, resumed):
             trainee.check()
         with_reference, after_resuming = tensors(plain.optimizer), tensors(resumed.optimizer)
@@ -253,12 +253,12 @@ def test_any_sequence_of_operations() -> None:
         drive(names[case % len(names)], random)
         return 1
 
-    assert count("optimizers") >= len(names), "every method is driven"
+    assert count("optimizers") >= len(names), "every method is tested"
     run_cases("optimizers", "sequences", one)
 
 
 def test_a_wrong_weight_and_a_poisoned_state_are_found() -> None:
-    """The storm's own judge."""
+    """Test the storm's own check."""
     trainee = Trainee("ste", torch.float32, 1)
     trainee.check()
     trainee.weight("0").data[0, 0] = 0.5

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at random moments: the right exit code, one line, no traceback, and the same command resumes."""
+"""Ctrl-C and SIGTERM at random times: the right exit code, one line, no traceback, and the same command resumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.storms.runs import KINDS, Runs
 LINES = re.compile(r"(stopped (in|after|before) .*; the same command resumes.*|interrupted|terminated)")
 
 
-def test_a_signal_at_any_moment_is_one_line_and_the_run_resumes(runs: Runs, tmp_path: Path) -> None:
+def test_a_signal_at_any_time_prints_one_line_and_the_run_resumes(runs: Runs, tmp_path: Path) -> None:
     def one(case: int, random: Random) -> int:
         kind = random.choice(list(KINDS)[:2] if case < 6 else list(KINDS))
         whole, number = runs.undisturbed(kind), (signal.SIGINT, signal.SIGTERM)[case % 4 == 3]
@@ -28,7 +28,7 @@ def test_a_signal_at_any_moment_is_one_line_and_the_run_resumes(runs: Runs, tmp_
         time.sleep(random.choice((0.0, 0.2, 0.9, 0.9)) * random.random() * whole.seconds)
         os.kill(process, number)
         code, said = runs.commands.wait(process), whole.news(runs.commands.errors)
-        if code == -signal.SIGTERM:  # before and after training: what a shell shows as 143
+        if code == -signal.SIGTERM:  # before and after training; a shell shows it as 143
             assert number == signal.SIGTERM and said == [], said
         elif code:
             assert code == 128 + number and len(said) == 1 and LINES.fullmatch(said[0]), (code, said)
@@ -41,7 +41,7 @@ def test_a_signal_at_any_moment_is_one_line_and_the_run_resumes(runs: Runs, tmp_
     run_cases("signals", "signals", one)
 
 
-def test_ctrl_c_at_any_moment_of_the_start_is_one_line() -> None:
+def test_ctrl_c_at_any_time_during_startup_prints_one_line() -> None:
     def one(case: int, random: Random) -> int:
         moment = random.randrange(1, 1200)  # the import during which it comes
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Two writers of a model file, its exports and a posterior, a third that is killed, two readers: no broken read."""
+"""Two writers of a model file, its exports and a posterior, a third that is killed, two readers: no corrupt read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``python tests/storms/writer_program.py FOLDER WRITES SEED``: two writers of the same files, two readers of them.
+"""``python tests/storms/writer_program.py FOLDER WRITES SEED``: two writers of the same files and two readers.
 
 A model file, its exports and a posterior are written in two versions. Prints JSON: how many writes and reads there
-were, and what was wrong.
+were, and what went wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODEL = Path(__file__).parents[1] / "fixtures" / "model-v1.safetensors"
 
 
 def writers(folder: Path, version: str, with_onnx: bool) -> dict[str, Callable[[], object]]:
-    """One for each file, or pair of files; a version has its own size."""
+    """One writer per file, or pair of files; each version has its own size."""
     model = model_file.read(MODEL)
     classes = tuple(version * (500 if version == "a" else 3000) + str(i) for i in range(len(model.graph.classes)))
     model = model_file.ModelFile(replace(model.graph, classes=classes), model.tensors)
@@ -44,17 +44,17 @@ def writers(folder: Path, version: str, with_onnx: bool) -> dict[str, Callable[[
 
 
 def read_all(folder: Path, versions: dict[str, set[bytes]]) -> int:
-    """Read every file by its reader, and its bytes: they must be those of one version."""
+    """Read every file with its reader, and its bytes, which must be those of one version."""
     model_file.read(folder / "model.safetensors")
     bb.BernoulliPosterior.load(folder / "posterior.safetensors")
     for name, whole in versions.items():
         content = (folder / name).read_bytes()
-        assert content in whole, f"{name}: {len(content)} bytes, of no version"
+        assert content in whole, f"{name}: {len(content)} bytes, not one of the versions"
     return 2 + len(versions)
 
 
 def child(work: Callable[[], int], out: int) -> int:
-    """A process that says how often it did its work, or what was wrong."""
+    """A process that reports how often it did its work, or what went wrong."""
     process = os.fork()
     if process:
         return process

@@ -57,7 +57,7 @@ def test_a_damaged_line_of_metrics_affects_only_one_run(
     assert bayesbinn(monkeypatch, "sweep", "status", tmp_path, "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["state"] for row in rows] == ["finished", "damaged", "finished"]
-    assert "resuming the run writes it anew" in rows[1]["error"]
+    assert "resume the run to rewrite it" in rows[1]["error"]
 
 
 def test_the_other_commands_report_a_damaged_line_in_one_line(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ MISTAKES = [
     ('experiment = "trees.csv"\nlabel = "specie"\n', "Did you mean 'species'?"),
     ('experiment = "trees.csv"\nlabel = 3\n', "label must be the name of a column, received 3"),
     ('experiment = "digits"\nlabel = "species"\n', "label is only for your own table, but digits is an experiment"),
-    ('experiment = "tree.csv"\nlabel = "species"\n', "there is no such file or folder"),
+    ('experiment = "tree.csv"\nlabel = "species"\n', "no such file or folder"),
     ('experiment = "trees.csv"\nlabel = "species"\n[set]\ndata.task = ["x"]\n', "data.task"),
 ]
 

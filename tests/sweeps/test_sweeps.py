@@ -214,7 +214,7 @@ def test_a_silent_owner_on_another_machine_loses_its_lock_and_notices(tmp_path: 
         thread.join(60)
     assert len(owned) == 1, "one of four that wait for the lock gets it"
     time.sleep(0.3)
-    with pytest.raises(LockLost, match="took this run over"):
+    with pytest.raises(LockLost, match="took over this run"):
         silent.check()
     silent.release()
     found = owner_of(tmp_path)
@@ -227,12 +227,12 @@ def test_a_silent_owner_on_another_machine_gets_time_to_respond(tmp_path: Path) 
     object.__setattr__(silent._owner, "machine", "elsewhere 123")
     assert silent.acquire()
     lock = RunLock(tmp_path, stale=0.5)
-    assert not lock.claim() and "a process of another machine was writing there" in lock.waits_for
+    assert not lock.claim() and "a process on another machine was writing there" in lock.waits_for
     until(lock.claim, "the owner is silent", 10)
     lock.check()
     lock.release()
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidFile, match="the folder of the run cannot be made"):
+    with pytest.raises(InvalidFile, match="cannot create the folder of the run"):
         RunLock(tmp_path / "file" / "run").claim()
 
 
@@ -245,7 +245,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("local")
     done = call("run", grid(folder), "--out", folder / "sweep", "--workers", "2")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[0] == "4 runs, 0 of them finished before"
+    assert done.stderr.splitlines()[0] == "4 runs, 0 of them already finished"
     assert [line.split()[0] for line in done.stderr.splitlines()[1:]] == ["1/4", "2/4", "3/4", "4/4"]
     return folder / "sweep"
 
@@ -262,7 +262,7 @@ def test_a_local_sweep(local: Path) -> None:
 def test_finished_runs_are_not_run_again(local: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in local.glob("*/metrics.jsonl")}
     done = call("run", local.parent / "grid.toml", "--out", local)
-    assert done.returncode == 0 and done.stderr.splitlines()[-1] == "4 runs, 4 of them finished before"
+    assert done.returncode == 0 and done.stderr.splitlines()[-1] == "4 runs, 4 of them already finished"
     assert {path: path.stat().st_mtime_ns for path in local.glob("*/metrics.jsonl")} == before
     shown = call("status", local)
     assert shown.returncode == 0 and "4 finished" in shown.stdout and "bayesbinn-lr0.001-s0" in shown.stdout

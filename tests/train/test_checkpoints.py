@@ -1,4 +1,4 @@
-"""Damaged and tampered files of a run: one line each, never another result without a word."""
+"""Damaged and tampered files of a run: one line each, never a silently different result."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def resumed(folder: Path) -> Any:
 
 @pytest.fixture(params=KINDS)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """An unfinished run, or a stream of tasks, in a folder of its own."""
+    """An unfinished run, or a stream of tasks, in its own folder."""
     return Path(shutil.copytree(BEFORE / request.param, tmp_path / request.param))
 
 
 def sealed(folder: Path) -> bytes:
-    """The checkpoint as it is written today."""
+    """The checkpoint in the current format."""
     path = folder / "checkpoint.pt"
     state = read_checkpoint(path)
     assert state is not None
@@ -45,7 +45,7 @@ def sealed(folder: Path) -> bytes:
     return path.read_bytes()
 
 
-# ---- files from before there were checksums --------------------------------------------------------
+# ---- old files without checksums -------------------------------------------------------------------
 
 
 def test_a_run_without_checksums_is_resumed_and_gets_them(folder: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_run_without_checksums_is_resumed_and_gets_them(folder: Path) -> None:
     assert resumed(folder).finished
 
 
-def test_a_checksum_changes_nothing_that_is_learned(tmp_path: Path) -> None:
+def test_a_checksum_does_not_change_what_is_learned(tmp_path: Path) -> None:
     posteriors = []
     for name in ("without", "with"):
         place = Path(shutil.copytree(BEFORE / "run", tmp_path / name))
@@ -94,7 +94,7 @@ def flipped(content: bytes, bit: int) -> bytes:
 
 
 def places(size: int, count: int) -> Iterator[int]:
-    """Bits at random, and all of the last bytes, where the checksum is."""
+    """Random bits, and many in the last bytes, where the checksum is."""
     moments = random.Random(7)
     yield from (moments.randrange(8 * size) for _ in range(count))
     yield from range(8 * (size - 110), 8 * size, 5)
@@ -125,7 +125,7 @@ def test_no_flipped_bit_of_a_posterior_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1, 7, 8, 100, -1, -64, -81, -103])
-def test_a_file_that_was_cut_short_is_refused(keep: int, tmp_path: Path) -> None:
+def test_a_truncated_file_is_rejected(keep: int, tmp_path: Path) -> None:
     place = Path(shutil.copytree(BEFORE / "run", tmp_path / "run"))
     (place / "checkpoint.pt").write_bytes(sealed(place)[:keep])
     with pytest.raises(InvalidFile, match="cannot be resumed"):
@@ -150,7 +150,7 @@ def entries(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(tree: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Any:
-    """A copy of a tree of which one entry was changed."""
+    """A copy of a tree with one entry changed."""
     key, *rest = path
     copy = dict(tree) if isinstance(tree, dict) else list(tree)
     if rest:
@@ -169,8 +169,8 @@ def removed(copy: Any, key: Any) -> None:
     del copy[key]
 
 
-def test_a_tampered_checkpoint_is_used_or_refused_in_one_line(folder: Path) -> None:
-    """Whatever is changed: training goes on, or one line says why not."""
+def test_a_tampered_checkpoint_is_used_or_rejected_in_one_line(folder: Path) -> None:
+    """Whatever is changed, training continues, or one line says why not."""
     state = read_checkpoint(folder / "checkpoint.pt")
     moments, refusals = random.Random(3), []
     paths = [path for path in entries(state) if path and "histogram" not in path]
@@ -189,10 +189,10 @@ def test_a_tampered_checkpoint_is_used_or_refused_in_one_line(folder: Path) -> N
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("epoch",), "x", r"epoch is 'x', where a run has 1"),
+        (("epoch",), "x", r"epoch is 'x', expected 1"),
         (("epoch",), 2, r"epoch 2 with metrics of 2 epochs"),
         (("elapsed",), None, r"elapsed is None"),
-        (("totals", "batches"), 10**9, r"totals.batches is 1000000000, of 1437 examples"),
+        (("totals", "batches"), 10**9, r"totals.batches is 1000000000, but there are only 1437 examples"),
         (("rows",), 5, r"rows is 5, not a list of 0"),
         (("rows", 0), {}, r"line 1: epoch is None"),
         (("signs", 1), torch.ones(2, 3), r"signs.1 is a float32 tensor of shape \(2, 3\), not a int8 tensor"),
@@ -200,7 +200,7 @@ def test_a_tampered_checkpoint_is_used_or_refused_in_one_line(folder: Path) -> N
         (("optimizer", "param_groups", 0, "momentum"), None, r"optimizer.param_groups.0.momentum is None"),
     ],
 )
-def test_the_line_names_what_does_not_fit(path: tuple[Any, ...], value: Any, message: str, tmp_path: Path) -> None:
+def test_the_line_names_what_does_not_match(path: tuple[Any, ...], value: Any, message: str, tmp_path: Path) -> None:
     place = Path(shutil.copytree(BEFORE / "run", tmp_path / "run"))
     state = read_checkpoint(place / "checkpoint.pt")
     write_checkpoint(place / "checkpoint.pt", changed(state, path, lambda copy, key: copy.__setitem__(key, value)))
@@ -208,7 +208,7 @@ def test_the_line_names_what_does_not_fit(path: tuple[Any, ...], value: Any, mes
         resumed(place)
 
 
-def test_a_checkpoint_that_is_no_state_is_refused(folder: Path) -> None:
+def test_a_checkpoint_that_is_not_a_state_is_rejected(folder: Path) -> None:
     torch.save([1, 2], folder / "checkpoint.pt")
-    with pytest.raises(InvalidFile, match="it holds a list of 2, not the state of a run"):
+    with pytest.raises(InvalidFile, match="it contains a list of 2, not the state of a run"):
         resumed(folder)

@@ -1,4 +1,4 @@
-"""Data-parallel training by real processes: they are one process together, and none outlives another for long."""
+"""Data-parallel training with real processes: together they act as one, and none outlives another for long."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trained(method: str, independent: bool = False) -> dict[str, Any]:
-    """State and totals after 50 steps of a small network without BatchNorm and dropout, with real biases."""
+    """State and totals after 50 steps of a small network without BatchNorm or dropout, with real biases."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     binary, real = bb.split_parameters(model)
@@ -106,7 +106,7 @@ def _rank(rank: int, folder: str, port: int) -> None:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two ranks got."""
+    """The results of each of two ranks."""
     folder = tmp_path_factory.mktemp("ranks")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -116,7 +116,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [*METHODS, *(f"{method}, own noise" for method in OWN_NOISE)])
-def test_the_ranks_stay_the_same_bit_for_bit(name: str, both: list[dict[str, Any]]) -> None:
+def test_the_ranks_stay_equal_bit_for_bit(name: str, both: list[dict[str, Any]]) -> None:
     first, second = (each[name] for each in both)
     assert first["state"].keys() == second["state"].keys()
     for key, value in first["state"].items():
@@ -125,7 +125,7 @@ def test_the_ranks_stay_the_same_bit_for_bit(name: str, both: list[dict[str, Any
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "lrnet"])
-def test_two_ranks_are_one_process_with_the_whole_batch(method: str, both: list[dict[str, Any]]) -> None:
+def test_two_ranks_equal_one_process_with_the_whole_batch(method: str, both: list[dict[str, Any]]) -> None:
     alone, together = trained(method), both[0][method]
     for key, value in alone["state"].items():
         error = (together["state"][key].float() - value.float()).abs().max()
@@ -136,7 +136,7 @@ def test_two_ranks_are_one_process_with_the_whole_batch(method: str, both: list[
     assert (together["totals"]["correct"], together["correct"]) == (alone["totals"]["correct"], alone["correct"])
 
 
-def test_noise_of_its_own_on_every_rank_halves_the_variance(both: list[dict[str, Any]]) -> None:
+def test_independent_noise_on_every_rank_halves_the_variance(both: list[dict[str, Any]]) -> None:
     shared, own = (both[0][f"noise {kind}"].var(0).mean() for kind in (False, True))
     assert float(own / shared) == pytest.approx(0.5, abs=0.05)
     means = [both[0][f"noise {kind}"].mean() for kind in (False, True)]
@@ -144,14 +144,14 @@ def test_noise_of_its_own_on_every_rank_halves_the_variance(both: list[dict[str,
 
 
 @pytest.mark.parametrize("method", OWN_NOISE)
-def test_noise_of_its_own_is_other_noise(method: str, both: list[dict[str, Any]]) -> None:
+def test_independent_noise_differs_between_ranks(method: str, both: list[dict[str, Any]]) -> None:
     key = "0.natural"
     assert not torch.equal(both[0][method]["state"][key], both[0][f"{method}, own noise"]["state"][key])
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 8])
 @pytest.mark.parametrize("count", [2, 3, 15, 16, 17, 100])
-def test_shares_are_contiguous_and_nobody_has_a_single_example(count: int, world: int) -> None:
+def test_shares_are_contiguous_and_no_rank_has_a_single_example(count: int, world: int) -> None:
     rows = list(range(count))
     shares = [rows[share_of(count, rank, world)] for rank in range(world)]
     sizes = [len(share) for share in shares]
@@ -188,7 +188,7 @@ def run_ranks(commands: Commands, *arguments: str) -> list[int]:
 
 
 def checkpoint_of(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint, by where it is."""
+    """Every tensor of a checkpoint, by its path."""
     found: dict[str, Tensor] = {}
 
     def walk(tree: Any, where: str) -> None:
@@ -234,7 +234,7 @@ def test_a_killed_rank_ends_the_other_and_any_number_of_ranks_resumes(commands: 
     assert expected.keys() == found.keys() and all(torch.equal(expected[key], found[key]) for key in expected)
 
 
-def test_a_silent_rank_is_given_up_after_the_timeout(commands: Commands, tmp_path: Path) -> None:
+def test_a_silent_rank_is_abandoned_after_the_timeout(commands: Commands, tmp_path: Path) -> None:
     arguments = training(tmp_path / "run", epochs=200)
     arguments[arguments.index("--timeout") + 1] = "5"
     survivor, silent = commands.start_ranks(2, *arguments)
@@ -305,10 +305,10 @@ def test_torchrun_writes_one_set_of_files_and_scores_as_one_process_does(tmp_pat
     assert 100 * averaged / len(part) == rows[-1]["test_accuracy_mean"]
 
 
-# ---- refusals ----------------------------------------------------------------------------------------
+# ---- errors ------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_is_told_once(commands: Commands, tmp_path: Path) -> None:
+def test_an_error_is_reported_once(commands: Commands, tmp_path: Path) -> None:
     assert run_ranks(commands, *training(tmp_path / "run"), "--sync-batchnorm") == [2, 2]
     assert commands.log("rank-1") == []
     (line,) = commands.log("rank-0")
@@ -319,12 +319,12 @@ def test_a_refusal_is_told_once(commands: Commands, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("preset", "changes", "message"),
     [
-        ("digits", {"training.batch_size": 7}, "training.batch_size=7: 4 ranks need 8 or more, 2 examples each"),
+        ("digits", {"training.batch_size": 7}, "training.batch_size=7: 4 ranks need 8 or more, 2 examples per rank"),
         ("digits", {"training.sync_batchnorm": True}, "SyncBatchNorm does not run on CPUs"),
-        ("permuted-digits", {}, "a stream of tasks is learned by one process; start it without torchrun"),
+        ("permuted-digits", {}, "only one process can learn a stream of tasks; start it without torchrun"),
     ],
 )
-def test_what_several_ranks_cannot_do_is_refused(preset: str, changes: dict[str, Any], message: str) -> None:
+def test_what_several_ranks_cannot_do_is_rejected(preset: str, changes: dict[str, Any], message: str) -> None:
     experiment = load_experiment(preset, overrides=changes)
     check_ranks(experiment, 1)
     with pytest.raises(InvalidInput) as caught:
@@ -333,7 +333,7 @@ def test_what_several_ranks_cannot_do_is_refused(preset: str, changes: dict[str,
 
 
 @pytest.mark.parametrize("method", ["ste", "bop", "pmf", "lrnet", "float"])
-def test_methods_that_draw_no_weights_refuse_noise_of_its_own(method: str) -> None:
+def test_methods_that_do_not_sample_weights_reject_independent_noise(method: str) -> None:
     with pytest.raises(InvalidInput, match=r"is for methods that sample weights \(bayesbinn, bimu\); remove it"):
         load_experiment("digits", method=method, overrides={"training.independent_noise": True})
 
@@ -348,7 +348,7 @@ def test_methods_that_draw_no_weights_refuse_noise_of_its_own(method: str) -> No
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "b"}, "MASTER_PORT=b"),
     ],
 )
-def test_half_an_environment_is_refused(
+def test_an_incomplete_environment_is_rejected(
     environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
@@ -359,7 +359,7 @@ def test_half_an_environment_is_refused(
         pass
 
 
-def test_a_shard_outside_the_world_is_refused() -> None:
+def test_a_shard_outside_the_world_is_rejected() -> None:
     part = data.load("digits").split(0.1, seed=1).train
     with pytest.raises(InvalidInput, match=r"shard=\(2, 2\): must be \(rank, world\)"):
         part.batches(10, shard=(2, 2))

@@ -54,7 +54,7 @@ def test_an_error_releases_the_lock(tmp_path: Path) -> None:
     assert owner_of(tmp_path) is None
 
 
-def test_a_new_folder_goes_again_unless_something_is_written(tmp_path: Path) -> None:
+def test_a_new_folder_is_removed_unless_something_is_written(tmp_path: Path) -> None:
     with RunFolder.locked(tmp_path / "runs" / "empty") as folder:
         assert folder.path.is_dir()
     assert names(tmp_path) == []
@@ -63,32 +63,32 @@ def test_a_new_folder_goes_again_unless_something_is_written(tmp_path: Path) -> 
     assert names(tmp_path / "runs") == ["one"]
 
 
-def test_what_is_kept_is_not_written_again(tmp_path: Path) -> None:
+def test_keep_does_not_overwrite_a_file(tmp_path: Path) -> None:
     with RunFolder.locked(tmp_path) as folder:
         folder.keep("config.toml", b"first")
         folder.keep("config.toml", b"second")
     assert (tmp_path / "config.toml").read_bytes() == b"first"
 
 
-def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_killed_writers_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".checkpoint.pt.0123456789abcdef.partial").write_bytes(b"half")
     with RunFolder.locked(tmp_path):
         assert names(tmp_path) == ["lock"]
 
 
-def test_a_silent_owner_elsewhere_is_not_waited_for_without_patience(tmp_path: Path) -> None:
+def test_an_impatient_caller_does_not_wait_for_a_silent_owner_elsewhere(tmp_path: Path) -> None:
     with RunFolder.locked(tmp_path):
         owner = json.loads((tmp_path / "lock").read_text())
     (tmp_path / "lock").write_text(json.dumps(owner | {"machine": "elsewhere"}))
     started = time.monotonic()
-    refused = pytest.raises(InvalidUse, match="a process of another machine was writing there")
+    refused = pytest.raises(InvalidUse, match="a process on another machine was writing there")
     with refused, RunFolder.locked(tmp_path, patient=False):
         pass
     assert time.monotonic() - started < 60, "it would wait for two minutes"
-    assert names(tmp_path) == ["lock"], "it is the other's"
+    assert names(tmp_path) == ["lock"], "it belongs to the other process"
 
 
-def test_waiting_for_a_writer_ends_with_it_or_when_asked(tmp_path: Path) -> None:
+def test_waiting_ends_with_the_writer_or_on_request(tmp_path: Path) -> None:
     with RunFolder.locked(tmp_path) as first:
         stopped = pytest.raises(RunStopped, match="stopped while another process was writing")
         with stopped, RunFolder.awaited(tmp_path, should_stop=lambda: True):

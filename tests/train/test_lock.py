@@ -1,4 +1,4 @@
-"""The lock of a run's folder, whose processes are killed at every step."""
+"""The lock of a run's folder, with processes that are killed at every step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ print(step)
 
 @pytest.mark.parametrize("end", ["keep", "release"])
 @pytest.mark.parametrize("before", ["dead", "nobody"])
-def test_a_process_killed_at_any_step_blocks_nobody_and_leaves_nothing(tmp_path: Path, before: str, end: str) -> None:
+def test_a_process_killed_at_any_step_neither_blocks_others_nor_leaves_files(
+    tmp_path: Path, before: str, end: str
+) -> None:
     command = [sys.executable, "-c", KILLED_AT_EVERY_STEP, str(tmp_path), before, end]
     steps = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert steps >= (6 if before == "dead" else 3), "the child was killed at too few places"
@@ -78,8 +80,8 @@ def test_a_process_killed_at_any_step_blocks_nobody_and_leaves_nothing(tmp_path:
         assert os.listdir(lock.path.parent) == []
 
 
-def test_a_process_killed_before_it_wrote_a_byte_leaves_nothing(tmp_path: Path) -> None:
-    """Its file is empty, and names it all the same. That of a living process, or of another machine, stays."""
+def test_a_process_killed_before_it_wrote_a_byte_leaves_no_files(tmp_path: Path) -> None:
+    """Its empty file still names it. The file of a live process, or one from another machine, stays."""
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -104,8 +106,8 @@ def test_a_process_killed_before_it_wrote_a_byte_leaves_nothing(tmp_path: Path) 
     lock.release()
 
 
-def test_a_take_over_by_another_machine_is_waited_for_with_a_word(tmp_path: Path) -> None:
-    """Of a machine that lost its power, nothing but time tells that its process is gone."""
+def test_waiting_for_a_takeover_by_another_machine_is_reported(tmp_path: Path) -> None:
+    """If a machine has lost power, only a timeout shows that its process is gone."""
     dead = RunLock(tmp_path)
     assert dead.acquire()
     owner = json.loads(dead.path.read_text())
@@ -114,17 +116,17 @@ def test_a_take_over_by_another_machine_is_waited_for_with_a_word(tmp_path: Path
         (tmp_path / name).write_text(json.dumps({**owner, **changes}))
     lock = RunLock(tmp_path, stale=0.5)
     assert not lock.claim()
-    assert "another process was taking it over from one that ended; after 0 s" in lock.waits_for
+    assert "another process was taking it over from one that ended; this process continues after 0 s" in lock.waits_for
     said: list[str] = []
     assert lock.acquire(tell=said.append)
     assert len(said) == 1 and os.listdir(tmp_path) == ["lock"]
     lock.release()
 
 
-def test_a_lock_that_names_no_process_is_waited_for_with_a_word(tmp_path: Path) -> None:
+def test_waiting_for_a_lock_without_a_process_is_reported(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("")
     lock = RunLock(tmp_path, stale=0.5)
-    assert not lock.claim() and "'lock' there names no process" in lock.waits_for
+    assert not lock.claim() and "'lock' there does not name a process" in lock.waits_for
     assert lock.acquire()
     lock.release()
 

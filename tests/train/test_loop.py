@@ -1,4 +1,4 @@
-"""The training loop: what it counts, what it sets, and that nothing but its arguments matters."""
+"""The training loop: what it counts, what it sets, and that only its arguments matter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bayesbinn.train.loop import (
     train_batches,
 )
 
-# As the paper's networks are trained: a weight follows the running mean of its gradients.
+# The paper's setting: a weight follows the running mean of its gradients.
 SATURATED = {"temperature": 1e-10, "initial_strength": 10.0}
 
 
@@ -47,7 +47,7 @@ def optimizer_of(model: nn.Module, **settings: Any) -> bb.BinaryOptimizer:
     return bb.BayesBiNN(bb.split_parameters(model)[0], train_set_size=65, seed=3, **settings)
 
 
-def test_totals_weigh_batches_by_their_size() -> None:
+def test_totals_weight_batches_by_size() -> None:
     totals = Totals(loss=30.0, correct=15, seen=20, batches=2)
     assert (totals.mean_loss, totals.accuracy) == (1.5, 75.0)
     assert (Totals().mean_loss, Totals().accuracy) == (0.0, 0.0)
@@ -75,7 +75,7 @@ def test_rates_are_factors_on_the_initial_ones() -> None:
         assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.1 * factor, 0.2 * factor])
 
 
-def test_cosine_falls_evenly_about_a_half_and_ends_above_zero() -> None:
+def test_cosine_is_symmetric_about_one_half_and_ends_above_zero() -> None:
     first = (1 + math.cos(math.pi / 6)) / 2
     assert [cosine(e, 3) for e in (1, 2, 3)] == pytest.approx([first, 0.5, 1 - first])
     assert cosine(1, 1) == pytest.approx(0.5)
@@ -112,7 +112,7 @@ def test_fit_learns_and_reports_every_epoch() -> None:
     bb.check_binary(model)
 
 
-def test_fit_is_decided_by_its_seed_alone() -> None:
+def test_fit_depends_only_on_its_seed() -> None:
     x, y = problem()
 
     def weights(seed: int, between: Callable[[], Any] = lambda: None) -> Tensor:
@@ -136,7 +136,7 @@ def test_a_last_batch_of_one_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("inputs", "targets"), [(5, 4), (1, 1), (0, 0)])
-def test_fit_refuses_what_it_cannot_train_on(inputs: int, targets: int) -> None:
+def test_fit_rejects_what_it_cannot_train_on(inputs: int, targets: int) -> None:
     model = network()
     with pytest.raises(InvalidInput, match=f"{inputs} inputs and {targets} targets"):
         fit(model, optimizer_of(model), torch.zeros(inputs, 6), torch.zeros(targets).long(), epochs=1, batch_size=2)
@@ -158,7 +158,7 @@ def test_the_callbacks_see_every_batch_before_and_after() -> None:
 
 
 def test_real_parameters_take_the_mean_gradient_over_the_samples() -> None:
-    """Every sample of a saturated posterior is the mode: four of them must step as one does."""
+    """Every sample of a saturated posterior is the mode: four of them must take the same step as one."""
     x, y = problem(32)
     gains = []
     for samples in (1, 4):

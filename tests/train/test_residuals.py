@@ -1,4 +1,4 @@
-"""The standard deviation of a predicted quantity: honest, or absent with a reason."""
+"""The standard deviation of a predicted quantity: correct, or absent with a reason."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_too_few_validation_rows_give_no_deviation(tmp_path: Path) -> None:
     assert evaluate_run(run, 0, True, None)["mode"].keys() == {"RMSE", "R²"}
 
 
-def test_the_best_epoch_has_its_own(tmp_path: Path) -> None:
+def test_the_best_epoch_has_its_own_residuals(tmp_path: Path) -> None:
     run = linear(tmp_path / "r", training__epochs=6)
     best = json.loads((run / "residuals.json").read_text())["best"]
     done = predict_file(run, run.parent / "new.npy", run.parent / "p.json", 0, None, epoch="best")
@@ -102,7 +102,7 @@ def test_the_best_epoch_has_its_own(tmp_path: Path) -> None:
     assert json.loads((run.parent / "p.json").read_text())[0]["std"] == pytest.approx(best["mode"])
 
 
-def test_a_damaged_file_is_named_and_written_anew(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_rewritten(tmp_path: Path) -> None:
     run = linear(tmp_path / "r", training__epochs=2)
     before = (run / "residuals.json").read_bytes()
     (run / "residuals.json").write_text('{"last": {"epoch": 2, "rows": 20, "mode": -1, "mean": 1}}')
@@ -137,7 +137,7 @@ def test_a_model_file_without_a_residual_says_so(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "1e999", "", "1_0", "²", "Infinity"])
-def test_a_forged_residual_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_forged_residual_is_rejected(text: str, tmp_path: Path) -> None:
     packed = pack_run(linear(tmp_path / "r", training__epochs=1), tmp_path / "m.safetensors")
     content = bytes(to_bytes(replace(packed, residual=0.0)))
     length = int.from_bytes(content[:8], "little")

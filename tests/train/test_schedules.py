@@ -33,7 +33,7 @@ def rates(folder: Path) -> list[float]:
 
 
 def without_end(config: Path) -> None:
-    """Leave the file as it was written before it stated how a cosine ends."""
+    """Rewrite the file as older versions did, which did not state how a cosine ends."""
     lines = config.read_text().splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith("end = ")]
     assert len(kept) == len(lines) - 1
@@ -44,7 +44,7 @@ def without_end(config: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", preset_names())
-def test_a_preset_at_its_own_length_keeps_the_authors_cosine_to_the_last_bit(preset: str) -> None:
+def test_a_preset_at_its_original_length_keeps_the_authors_cosine_bit_for_bit(preset: str) -> None:
     for method in describe_presets()[preset]["methods"]:
         experiment = load_experiment(preset, method=method, overrides={"training.seed": 77, "lr": 0.5})
         schedule, total = experiment.method.schedule, experiment.training.epochs
@@ -62,7 +62,7 @@ def test_a_preset_at_its_own_length_keeps_the_authors_cosine_to_the_last_bit(pre
         {"method.schedule": {"kind": "cosine"}, "training.epochs": 7},
     ],
 )
-def test_another_length_and_other_data_end_above_zero(changes: dict[str, Any]) -> None:
+def test_a_different_length_or_other_data_ends_above_zero(changes: dict[str, Any]) -> None:
     experiment = load_experiment("digits", overrides=changes)
     total = experiment.training.epochs
     factors = [experiment.method.schedule.factor(epoch, total, 0.0) for epoch in range(1, total + 1)]
@@ -70,7 +70,7 @@ def test_another_length_and_other_data_end_above_zero(changes: dict[str, Any]) -
     assert factors == sorted(factors, reverse=True) and 0 < factors[-1] <= 0.5 <= factors[0] < 1
 
 
-def test_the_user_may_ask_for_either_end() -> None:
+def test_the_user_may_choose_either_end() -> None:
     assert end_of(load_experiment("digits", overrides={"method.schedule.end": "above_zero"})) == "above_zero"
     changes = {"training.epochs": 3, "method.schedule.end": "authors"}
     assert end_of(load_experiment("digits", overrides=changes)) == "authors"
@@ -92,7 +92,7 @@ def test_a_users_own_experiment_ends_above_zero(tmp_path: Path) -> None:
     assert end_of(load_experiment(str(mine))) == "above_zero"
 
 
-def test_an_experiment_survives_its_file_and_changes_of_it_end_above_zero(tmp_path: Path) -> None:
+def test_an_experiment_survives_its_file_and_changed_ones_end_above_zero(tmp_path: Path) -> None:
     for changes, end in (({}, "authors"), ({"training.epochs": 5}, "above_zero")):
         experiment = load_experiment("digits", overrides=changes)
         for name in ("config.toml", "copy.toml"):
@@ -103,7 +103,7 @@ def test_an_experiment_survives_its_file_and_changes_of_it_end_above_zero(tmp_pa
         assert validated(json.loads(experiment.model_dump_json()), "a sweep") == experiment
 
 
-# ---- through the entries ---------------------------------------------------------------------------
+# ---- training --------------------------------------------------------------------------------------
 
 
 def test_one_epoch_of_a_preset_learns(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_stop_after_keeps_the_presets_schedule(tmp_path: Path) -> None:
     answer = call("train", "digits", "--stop-after", 2, *small)
     assert answer.code == 0
     assert rates(tmp_path / "run") == [1e-3 * (0.5 * (1 + math.cos(math.pi * (epoch / 40)))) for epoch in (1, 2)]
-    assert "learning rate" not in answer.err, "nothing was decided on the user's behalf"
+    assert "learning rate" not in answer.err, "no choice was made on the user's behalf"
 
 
 def test_a_stream_of_one_epoch_per_task_trains(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_stream_of_one_epoch_per_task_trains(tmp_path: Path) -> None:
     assert any(not torch.equal(start[name], after[name]) for name in start)
 
 
-# ---- runs that were begun before --------------------------------------------------------------------
+# ---- older runs -------------------------------------------------------------------------------------
 
 
 def test_a_run_begun_with_the_authors_cosine_resumes_with_it(tmp_path: Path) -> None:

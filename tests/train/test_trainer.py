@@ -1,4 +1,4 @@
-"""What every caller may rely on, whether one task is trained or a stream of them."""
+"""What every caller may rely on, for one task or a stream of tasks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_progress_counts_epochs_over_all_tasks(experiment: Any, tmp_path: Path) 
             assert {"epoch", "lr", "train_loss", "train_accuracy", "seconds"} <= each.row.keys()
 
 
-def test_a_stopped_one_says_where_it_goes_on(experiment: Any, tmp_path: Path) -> None:
+def test_a_stopped_run_says_where_it_resumes(experiment: Any, tmp_path: Path) -> None:
     batches = iter(range(10_000))
     with pytest.raises(RunStopped, match=rf"^stopped in .*epoch 1; the same command resumes {tmp_path}$"):
         open_any(experiment, tmp_path, None).train(should_stop=lambda: next(batches) == 2)
@@ -68,7 +68,7 @@ def test_a_stopped_one_says_where_it_goes_on(experiment: Any, tmp_path: Path) ->
 
 def test_a_path_is_locked_while_something_is_written_there(experiment: Any, tmp_path: Path) -> None:
     trainer = open_any(experiment, tmp_path, None)
-    assert owner_of(tmp_path) is None, "it is open to others until it is trained"
+    assert owner_of(tmp_path) is None, "others may use it until it is trained"
     refused = []
 
     def intrude(progress: Progress) -> None:
@@ -81,7 +81,7 @@ def test_a_path_is_locked_while_something_is_written_there(experiment: Any, tmp_
     assert refused and owner_of(tmp_path) is None
 
 
-def test_one_that_was_trained_elsewhere_since_is_refused(experiment: Any, tmp_path: Path) -> None:
+def test_a_run_that_was_since_trained_elsewhere_is_rejected(experiment: Any, tmp_path: Path) -> None:
     early = open_any(experiment, tmp_path, None)
     open_any(experiment, tmp_path, None).train(stop_after=1)
     before = (tmp_path / "checkpoint.pt").read_bytes()
@@ -91,7 +91,7 @@ def test_one_that_was_trained_elsewhere_since_is_refused(experiment: Any, tmp_pa
     open_any(experiment, tmp_path, None).train()
 
 
-def test_one_may_go_on_after_its_own_checkpoints(experiment: Any, tmp_path: Path) -> None:
+def test_a_run_may_continue_after_its_own_checkpoints(experiment: Any, tmp_path: Path) -> None:
     trainer = open_any(experiment, tmp_path, None)
     trainer.train(stop_after=1)
     trainer.train()
@@ -99,14 +99,14 @@ def test_one_may_go_on_after_its_own_checkpoints(experiment: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["run", "stream"])
-def test_reading_needs_no_lock(kind: str, tmp_path: Path) -> None:
+def test_reading_does_not_need_a_lock(kind: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FIXTURES / "before" / kind, tmp_path / "run"))
     with RunFolder.locked(folder):
         assert report(folder)["run"] == str(folder)
         assert load_network(folder).model is not None
 
 
-def test_a_card_is_not_restored_where_another_process_writes(tmp_path: Path) -> None:
+def test_a_card_is_not_restored_while_another_process_writes(tmp_path: Path) -> None:
     experiment = load_experiment("digits", overrides=SETTINGS["digits"])
     Run.open(experiment, tmp_path).train(stop_after=1)
     (tmp_path / "data.json").unlink()
@@ -135,7 +135,7 @@ def test_a_learner_given_a_path_takes_the_lock_itself(tmp_path: Path) -> None:
     assert files[0] == files[1] and "lock" not in files[0]
 
 
-def test_every_epoch_of_every_task_has_an_order_of_its_own() -> None:
+def test_every_epoch_of_every_task_has_its_own_order() -> None:
     seen: list[list[int]] = []
 
     def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -153,13 +153,13 @@ def test_every_epoch_of_every_task_has_an_order_of_its_own() -> None:
 
     seen.append([])
     learner.train(on_progress=listen)
-    part = stream[0].split(0.0, 5).train  # a permutation of the pixels leaves the labels as they are
+    part = stream[0].split(0.0, 5).train  # a permutation of the pixels does not change the labels
     for number, labels in enumerate(seen[:4], 1):
         assert labels == [int(each) for _, y in part.batches(300, seed=5, epoch=number) for each in y], number
 
 
 def test_a_run_is_a_stream_of_one_task(tmp_path: Path) -> None:
-    """The same batches, schedule and steps: one task gives the same λ, whichever of the two trains it."""
+    """The same batches, schedule and steps: one task gives the same λ with either trainer."""
     settings = {"training.epochs": 2, "continual.tasks": 1, "continual.samples": 0}
     stream = load_experiment("permuted-digits", overrides=settings)
     learner = open_run(stream, tmp_path / "stream")

@@ -19,7 +19,7 @@ from bayesbinn.errors import InvalidInput, printable
 
 
 class OneLineErrors(TyperGroup):
-    """Turns mistakes in the arguments into this package's errors, which are one line each."""
+    """Turns mistakes in the arguments into this package's one-line errors."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         try:
@@ -27,7 +27,7 @@ class OneLineErrors(TyperGroup):
         except typer.Abort:
             raise KeyboardInterrupt from None
         except Exception as error:
-            # Click's own errors. They are told by what they have: newer typers carry a click of their own.
+            # Click's errors, recognized by their attributes: newer versions of typer bundle their own click.
             describe, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
             if describe is None:
                 raise
@@ -52,7 +52,7 @@ app = typer.Typer(
 
 def _which(epoch: str) -> Any:
     if epoch not in ("last", "best"):
-        raise InvalidInput(f"--epoch {epoch}: last or best is allowed")
+        raise InvalidInput(f"--epoch {epoch}: must be last or best")
     return epoch
 
 
@@ -76,13 +76,13 @@ def main(
 @app.command()
 def demo(
     all_methods: Annotated[bool, typer.Option("--all", help="Compare all six methods instead of three.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the split, the start and the noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split, the initial weights and the noise.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Train binary networks on scikit-learn's digits and show what they know and don't know.
 
-    Takes under a minute. Prints accuracy, NLL and calibration error by the mode and by the mean over
-    posterior samples, before and after calibration, and the digits that the posterior is unsure of.
+    Takes under a minute. Prints accuracy, NLL and calibration error for the mode and for the mean over
+    posterior samples, before and after calibration, and the digits that the posterior is unsure about.
     """
     from bayesbinn.demo.contest import run_demo
 
@@ -97,19 +97,19 @@ def evaluate(
     run: RunArgument,
     samples: Annotated[
         int | None,
-        typer.Option(min=0, show_default=SAMPLES, help="Posterior samples behind the mean; 0 leaves it out."),
+        typer.Option(min=0, show_default=SAMPLES, help="Posterior samples in the mean; 0 leaves it out."),
     ] = None,
     calibrate: Calibrate = True,
     epoch: EpochChoice = "last",
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Score a run on its test data, by mode and by mean.
+    """Score a run on its test data, for the mode and the mean.
 
     Classes: accuracy, balanced accuracy, NLL, Brier score and calibration error, the recall of each of up to 20
     classes, and the accuracy of always guessing the most common one. Regression: RMSE and explained variance.
 
-    The data must be those that the run was trained on; others are refused.
+    The data must be those that the run was trained on.
     """
     from bayesbinn.runs.evaluate import evaluate_run
 
@@ -125,7 +125,7 @@ def predict(
     ],
     out: Annotated[Path, typer.Option(help="Where to write: .csv, .parquet or .json.")] = Path("predictions.csv"),
     samples: Annotated[
-        int | None, typer.Option(min=0, show_default=SAMPLES, help="Posterior samples; 0 predicts by the mode.")
+        int | None, typer.Option(min=0, show_default=SAMPLES, help="Posterior samples; 0 predicts with the mode.")
     ] = None,
     calibrate: Calibrate = True,
     epoch: EpochChoice = "last",
@@ -134,10 +134,10 @@ def predict(
 ) -> None:
     """Predict a file of inputs: classes, probabilities and uncertainty, in nats.
 
-    The entropy of a prediction is its total uncertainty: the aleatoric part is what stays uncertain
-    whatever the weights are, the mutual information is how much the networks disagree.
+    The entropy of a prediction is its total uncertainty: the aleatoric part stays uncertain whatever the
+    weights are, the mutual information is how much the networks disagree.
     Regression: the mean, its standard deviation (from the errors on the run's validation data and the
-    networks' disagreement), and that disagreement alone as `spread` where the posterior has several networks.
+    networks' disagreement), and only the disagreement as `spread` if the posterior has several networks.
 
     If the file also has the labels (the column that the run predicts, or `y` in an .npz file), the predictions are
     scored. The data that the run was trained on are not needed.
@@ -150,7 +150,7 @@ def predict(
     answer: dict[str, Any] = {"predictions": done.count, "out": str(out), "epoch": done.epoch}
     answer |= {"scores": done.scores} if done.scores else {}
     text = f"{done.count} predictions in {out} (epoch: {done.epoch})"
-    text += f"\nscored by the labels in {inputs}: {value_text(done.scores)}" if done.scores else ""
+    text += f"\nscored against the labels in {inputs}: {value_text(done.scores)}" if done.scores else ""
     echo(json.dumps(answer) if as_json else text)
 
 
@@ -159,7 +159,7 @@ def pack(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Folders of runs, as `bayesbinn train` wrote them; several: an ensemble."
+            metavar="RUN...", help="Folders of runs, as `bayesbinn train` wrote them; several make an ensemble."
         ),
     ],
     out: Annotated[
@@ -172,20 +172,20 @@ def pack(
     calibrate: Calibrate = True,
     epoch: EpochChoice = "last",
     real: Annotated[
-        str, typer.Option(help="How weights that are not binary are stored: float32 or float16.")
+        str, typer.Option(help="How to store weights that are not binary: float32 or float16.")
     ] = "float32",
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run as a model file: one bit per weight, some 32 times smaller, runs without PyTorch.
+    """Write a run as a model file: one bit per weight, about 32 times smaller, runs without PyTorch.
 
-    The file takes raw inputs (pixels of 0 to 255, or a table's columns) and knows the names of its
+    The file takes raw inputs (pixels from 0 to 255, or a table's columns) and contains the names of its
     classes. `bayesbinn run` predicts with it, `inspect` shows it, `export` turns it into ONNX or C.
     The data that the run was trained on are not needed.
 
-    Several runs of one network on the same data, such as of different seeds, become an ensemble in one
+    Several runs of one network on the same data, for example with different seeds, become an ensemble in one
     file. If they share their validation rows (data.split_seed), the ensemble is calibrated on them, which
-    takes the data; otherwise each network keeps its own run's calibration.
+    needs the data; otherwise each network keeps its own run's calibration.
     """
     from bayesbinn.runs.ship import FILE_NAME, pack_network, pack_runs
     from bayesbinn.runs.trained import load_network
@@ -193,7 +193,7 @@ def pack(
     which = _which(epoch)
     if len(runs) > 1:
         if out is None:
-            raise InvalidInput(f"{len(runs)} runs in one file: name it with -o MODEL.safetensors")
+            raise InvalidInput(f"{len(runs)} runs in one file need a name; add -o MODEL.safetensors")
         path, about = out, f"{len(runs)} runs"
         pack_runs(runs, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, epoch=which, real=real)
     else:
@@ -208,7 +208,7 @@ def pack(
 
 
 class _Forwarded(TyperCommand):
-    """A command of the runtime, which has a parser of its own: it must work where typer is not installed."""
+    """A command of the runtime, which has a separate parser because it must work without typer."""
 
     def get_help(self, ctx: Any) -> str:
         return runtime_command.parser_of(str(self.name)).format_help().rstrip()
@@ -243,20 +243,20 @@ def reproduce(
     ] = None,
     width: Annotated[float | None, typer.Option(help="Width factor of the networks, for small machines.")] = None,
     train_missing: Annotated[
-        bool, typer.Option("--train/--no-train", help="Run what is missing, or show only what is there.")
+        bool, typer.Option("--train/--no-train", help="Train missing runs, or only show what is there.")
     ] = True,
-    runs: Annotated[Path, typer.Option(help="Where runs are kept; finished ones are reused.")] = Path("runs"),
-    out: Annotated[Path, typer.Option(help="Where tables and figures are written.")] = Path("results/paper"),
+    runs: Annotated[Path, typer.Option(help="Where to keep runs; finished ones are reused.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="Where to write tables and figures.")] = Path("results/paper"),
     workers: Annotated[
-        int, typer.Option(min=1, help="Missing runs at once, each in a process of its own, for tables and curves.")
+        int, typer.Option(min=1, help="Missing runs to train at once, each in its own process, for tables and curves.")
     ] = 1,
     scheduler: Annotated[
         str | None,
-        typer.Option(help="Run them on the workers of this Dask scheduler instead, --workers (above 1) at once."),
+        typer.Option(help="Train them on this Dask scheduler's workers instead, --workers (above 1) at once."),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Reproduce a table or figure of the paper, next to the paper's own numbers."""
+    """Reproduce a table or figure of the paper, next to the published numbers."""
     from bayesbinn.paper import reproduce as run_reproduction
 
     for line in run_reproduction(
@@ -309,7 +309,7 @@ def presets(as_json: Json = False) -> None:
 
 @app.command("data")
 def data_command(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """List the data sets, and where each was found."""
+    """List the data sets and where each was found."""
     from dataclasses import asdict
 
     from bayesbinn.data import available
@@ -337,7 +337,7 @@ def summary(
 
 @app.command()
 def info(as_json: Json = False) -> None:
-    """Tell versions, and which kernels are in use, and why."""
+    """Show versions, which kernels are in use, and why."""
     from bayesbinn.environment import describe
 
     facts = describe()

@@ -1,4 +1,4 @@
-"""What the commands print to people. JSON for programs escapes control characters by itself."""
+"""What the commands print for people. JSON for programs already escapes control characters."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bayesbinn.errors import printable
 
 
 class PlainConsole(Console):
-    """A console that shows names as they are: no markup in them counts, and control characters become escapes."""
+    """A console that shows names literally: markup in them is ignored, and control characters are escaped."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(highlight=False, markup=False, **settings)
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        """Every text comes through here, also the cells of a table."""
+        """All text goes through here, including the cells of a table."""
         return super().render_str(printable(text, keep_lines=True), **settings)

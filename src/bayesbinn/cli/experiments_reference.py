@@ -1,4 +1,4 @@
-"""The reference of experiments: every section and key of their TOML files, every network and every method.
+"""The experiment reference: every section and key of the TOML files, every network and every method.
 
 ``python -m bayesbinn.cli.experiments_reference docs/experiments.md`` writes it; a test fails when the file is stale.
 """
@@ -36,7 +36,7 @@ one, which trains in seconds:
 title = "Digits with a small network"
 
 [data]
-name = "digits"        # a data set of `bayesbinn data`, or the path of your own
+name = "digits"        # a data set from `bayesbinn data`, or the path of your own
 validation = 0.1
 
 [model]
@@ -62,18 +62,18 @@ $ bayesbinn train mine.toml --set lr=1e-2 --set training.epochs=40 --out runs/lo
 $ bayesbinn train mine.toml --set method.schedule.kind=constant --set model.hidden=128 --out runs/wider
 ```
 
-`--set KEY=VALUE` changes any key below: `section.key`, or for a setting of the method its name alone (`lr` is
-`method.settings.lr`). A value is a number, true, false, a word, or a list such as `[0.9,0.999]`. An unknown key is
-refused with the nearest known one. Grids and searches have the same keys in their tables `[grid]`, `[search]` and
-`[set]` ([scale.md](scale.md)).
+`--set KEY=VALUE` changes any key below: `section.key`, or just the name for a setting of the method (`lr` is
+`method.settings.lr`). A value is a number, true, false, a word, or a list such as `[0.9,0.999]`. The error for an
+unknown key suggests the nearest known one. Grids and searches use the same keys in their tables `[grid]`, `[search]`
+and `[set]` ([scale.md](scale.md)).
 
-A run keeps its complete experiment as `config.toml`, which is itself a file for `bayesbinn train`. A file for several
+A run stores its complete experiment as `config.toml`, which `bayesbinn train` also accepts. A file for several
 methods has a table `[methods.NAME]` for each instead of `[method]`, with the method's settings and the other keys of
-`[method]` side by side; `--method` chooses. The presets are such files
+`[method]` side by side; `--method` selects one. The presets are such files
 (`src/bayesbinn/experiments/presets/`).
 
-Where TensorBoard is installed (`pip install -c constraints.txt '.[train,tensorboard]'`), a run's metrics are also
-curves: `tensorboard --logdir runs`.
+If TensorBoard is installed (`pip install -c constraints.txt '.[train,tensorboard]'`), it can plot a run's metrics:
+`tensorboard --logdir runs`.
 """
 
 SECTION_NOTES = {
@@ -94,7 +94,7 @@ def reference() -> str:
 
 
 def _sections() -> Iterator[str]:
-    yield "## Sections\n\n`title`, text, stands above all sections and is required.\n"
+    yield "## Sections\n\n`title` (text, required) goes above all sections.\n"
     for name, section in SECTIONS.items():
         summary = (inspect.getdoc(section) or "").partition("\n")[0]
         yield f"### [{name}]\n\n{summary} {SECTION_NOTES[name]}\n"
@@ -116,7 +116,7 @@ def _keys(section: type[BaseModel]) -> list[tuple[str, ...]]:
 
 
 def _attribute_docstrings(kind: type) -> dict[str, str]:
-    """The string below each attribute of a class."""
+    """The docstring below each attribute of a class."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
@@ -171,7 +171,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _annotated(annotation: Any) -> str:
-    """A type that may carry limits, inside an optional one."""
+    """A type that may have limits, inside an optional one."""
     return _type_of(FieldInfo.from_annotation(annotation))
 
 
@@ -190,7 +190,7 @@ def _networks() -> Iterator[str]:
 def _methods() -> Iterator[str]:
     yield (
         "## Methods\n\n`method.name` is one of these; [methods.md](methods.md) says which to choose. Their settings "
-        "stand in `[method.settings]`.\n"
+        "go in `[method.settings]`.\n"
     )
     for method in METHODS.values():
         yield f"### {method.name}\n\n{method.description}\n"

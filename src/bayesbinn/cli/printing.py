@@ -10,7 +10,7 @@ from bayesbinn.errors import printable
 
 
 def echo(text: str) -> None:
-    """Print lines that may hold names from a user's files."""
+    """Print lines that may contain names from a user's files."""
     typer.echo(printable(text, keep_lines=True))
 
 

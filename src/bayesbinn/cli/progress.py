@@ -17,7 +17,7 @@ from bayesbinn.train.progress import row_text
 def shown(console: Console, title: str, epochs: int, done: int = 0) -> Iterator[Callable[[RunProgress], None]]:
     """A callback for `Run.train` that shows accuracy, flips and time left.
 
-    `done` is how many epochs an earlier session trained: they do not count for the speed.
+    `done` is how many epochs an earlier session trained; they do not count toward the speed.
     """
     columns = (
         TextColumn(f"{title}  epoch {{task.fields[epoch]}}/{epochs}"),

@@ -1,4 +1,4 @@
-"""The reference of the command line, made of every command's ``--help``.
+"""The command-line reference, made from every command's ``--help``.
 
 ``python -m bayesbinn.cli.reference docs/cli.md`` writes it; a test fails when the file is stale.
 """
@@ -20,13 +20,13 @@ INTRODUCTION = """\
 
 Written by `python -m bayesbinn.cli.reference docs/cli.md` from the `--help` of every command. Do not edit.
 
-A mistake in the arguments, a setting or a file is one line on stderr and exit code 2. Ctrl-C during
-`train` ends with exit code 130, and the same command resumes the run.
+A mistake in the arguments, a setting or a file prints one line on stderr and exits with code 2. After Ctrl-C
+during `train` the exit code is 130, and the same command resumes the run.
 """
 
 
 def reference() -> str:
-    """The whole page as Markdown, at a fixed width whatever the terminal."""
+    """The whole page as Markdown, at a fixed width on any terminal."""
     group: Any = typer.main.get_command(app)
     root = group.make_context("bayesbinn", [], resilient_parsing=True, terminal_width=WIDTH, max_content_width=WIDTH)
     sections = [INTRODUCTION, _block("bayesbinn --help", group.get_help(root))]

@@ -1,7 +1,7 @@
-"""The commands that need no torch: run, inspect, export, bench.
+"""The commands that do not need torch: run, inspect, export, bench.
 
-They are parsed with the standard library, so that they work after ``pip install bayesbinn`` alone
-and start quickly. The full command line lists them too.
+They are parsed with the standard library, so that they work after a plain ``pip install bayesbinn`` and start quickly.
+The full command line also lists them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, TooMuchM
 from bayesbinn.files import write_whole
 
 WIDTH = 100
-_NO_DEVIATION = "no column std: this model file does not say how far its networks are off; pack it from a finished run"
+_NO_DEVIATION = "no column std: this model file does not include its networks' error; pack it from a finished run"
 
-_NO_PIXELS = "the model seems to be trained on pixels, whole numbers from 0 to 255; these numbers are others"
+_NO_PIXELS = "the model seems to be trained on pixels, whole numbers from 0 to 255; these numbers are different"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Mistakes are this package's errors, which are one line each."""
+    """Raises mistakes as this package's one-line errors."""
 
     def error(self, message: str) -> NoReturn:
         raise InvalidInput(f"{message}; see `{self.prog} --help`")
@@ -51,7 +51,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
     except BayesbinnError:
         raise
     except MemoryError:
-        raise TooMuchMemory(f"`bayesbinn {name}` needs more memory than there is; give it a smaller file") from None
+        raise TooMuchMemory(f"`bayesbinn {name}` ran out of memory; give it a smaller file") from None
     return 0
 
 
@@ -60,7 +60,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a model file, as `bayesbinn pack` writes it")
-    parser.add_argument("inputs", type=Path, help="a .npy or .npz array or a .csv or .tsv table, one example a row")
+    parser.add_argument("inputs", type=Path, help="a .npy or .npz array or a .csv or .tsv table, one example per row")
     parser.add_argument("--out", type=Path, help="where to write, .csv or .json; without it, CSV is printed")
     parser.add_argument(
         "--activations",
@@ -68,7 +68,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["exact", "int8"],
         help="exact: float32, as PyTorch computes; int8: 8-bit activations, several times faster",
     )
-    parser.add_argument("--threads", type=int, help="how many to use; default: all cores")
+    parser.add_argument("--threads", type=int, help="number of threads; default: all cores")
     _memory_argument(parser)
 
 
@@ -77,7 +77,7 @@ def _memory_argument(parser: argparse.ArgumentParser) -> None:
         "--max-memory",
         default="1G",
         metavar="SIZE",
-        help="what the model may take, such as 512M or 4G; a file that asks for more is refused (default: 1G)",
+        help="memory limit of the model, such as 512M or 4G; a file that needs more is rejected (default: 1G)",
     )
 
 
@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from bayesbinn.runtime.model import load
 
     if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
-        raise InvalidInput(f"--out {arguments.out}: .csv and .json can be written")
+        raise InvalidInput(f"--out {arguments.out}: must end in .csv or .json")
     memory = bytes_of(arguments.max_memory)
     model = load(arguments.model, arguments.activations, arguments.threads, max_memory=memory)
     notes: list[str] = []
@@ -141,7 +141,7 @@ def _as_csv(columns: dict[str, list[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Text that neither a terminal nor a spreadsheet takes for a command; numbers as they are."""
+    """Text that neither a terminal nor a spreadsheet interprets as a command; numbers unchanged."""
     return csv_safe(printable(value)) if isinstance(value, str) else value
 
 
@@ -178,9 +178,9 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 def _export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a model file")
-    parser.add_argument("--to", required=True, choices=["onnx", "c"], help="the form to write")
-    parser.add_argument("--out", type=Path, help="ONNX: the file, C: the folder; default: beside the model file")
-    parser.add_argument("--name", default="model", help="C: the prefix of all names, and of the two files")
+    parser.add_argument("--to", required=True, choices=["onnx", "c"], help="the format to write")
+    parser.add_argument("--out", type=Path, help="ONNX: the file, C: the folder; default: next to the model file")
+    parser.add_argument("--name", default="model", help="C: the prefix of all names and of the two files")
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -209,7 +209,7 @@ def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidFile(f"{path}: the folder cannot be made ({error.strerror or error})") from None
+        raise InvalidFile(f"{path}: cannot create the folder ({error.strerror or error})") from None
 
 
 # ---- bench ---------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def _make_folder(path: Path) -> None:
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=["inference"], help="what to measure")
     parser.add_argument("model", type=Path, help="a model file")
-    parser.add_argument("--batches", default="1,8,100", help="sizes of batches, separated by commas")
+    parser.add_argument("--batches", default="1,8,100", help="batch sizes, separated by commas")
     parser.add_argument("--threads", default="1,2", help="numbers of threads, separated by commas")
     _memory_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON for programs instead of text")
@@ -250,7 +250,7 @@ def _numbers(option: str, text: str) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 1:
-        raise InvalidInput(f"{option} {text}: whole numbers from 1, separated by commas, are needed")
+        raise InvalidInput(f"{option} {text}: must be whole numbers from 1 up, separated by commas")
     return numbers
 
 
@@ -259,10 +259,10 @@ Command = tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argpar
 COMMANDS: dict[str, Command] = {
     "run": (
         "Predict a file of inputs with a model file, without PyTorch: classes, probabilities and uncertainty.\n\n"
-        "Inputs are raw: pixels of 0 to 255, or the columns of a table. Uncertainty is in nats: the entropy of\n"
+        "Inputs are raw: pixels from 0 to 255, or the columns of a table. Uncertainty is in nats: the entropy of\n"
         "a prediction, its aleatoric part, and for an ensemble the mutual information, how much the networks\n"
-        "disagree. Regression: the mean, its standard deviation if the file says how far the networks were off on\n"
-        "the run's validation data, and for an ensemble how much they disagree, as spread.\n\n"
+        "disagree. Regression: the mean, its standard deviation if the file includes the networks' error on the\n"
+        "run's validation data, and for an ensemble how much the networks disagree, as spread.\n\n"
         "Example: bayesbinn run model.safetensors images.npy --activations int8",
         _run_arguments,
         _run,
@@ -277,4 +277,4 @@ COMMANDS: dict[str, Command] = {
     ),
     "bench": ("Measure how fast a model file runs on this machine.", _bench_arguments, _bench),
 }
-"""Description, arguments, and what is done with them."""
+"""Each command's description, arguments and function."""

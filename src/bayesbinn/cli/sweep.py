@@ -1,4 +1,4 @@
-"""The commands about many runs: parse, call, print."""
+"""The commands for many runs: parse, call, print."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Workers = Annotated[
     int | None,
     typer.Option(min=1, help="Runs at once; default: processors / threads, or all threads of the Dask workers."),
 ]
-Threads = Annotated[int, typer.Option(min=1, help="Threads of each run.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads per run.")]
 Scheduler = Annotated[
     str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786; default: this machine.")
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder of the sweep; default sweeps/NAME. A sweep there is resumed.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Folder of the data sets, also on the workers; otherwise as for `bayesbinn train`."),
+    typer.Option(help="Folder of the data sets, here and on the workers; otherwise as for `bayesbinn train`."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
 
@@ -46,7 +46,7 @@ def run(
 ) -> None:
     """Run every combination of a grid; finished runs are kept, unfinished ones resume.
 
-    Everything is checked before the first run starts. A failed run stops no other; the exit code is then 1.
+    Everything is checked before the first run starts. A failed run does not stop the others; the exit code is then 1.
     The results are in results.parquet and results.csv in the sweep's folder.
     """
     from bayesbinn.cli.console import PlainConsole
@@ -64,7 +64,7 @@ def run(
     console = PlainConsole(stderr=True)
     for note in sweep.notes:
         console.print(printable(note), soft_wrap=True)
-    console.print(f"{len(sweep.runs)} runs, {len(sweep.runs) - len(missing)} of them finished before", soft_wrap=True)
+    console.print(f"{len(sweep.runs)} runs, {len(sweep.runs) - len(missing)} of them already finished", soft_wrap=True)
     board = Board(console, folder, [each for each in sweep.planned if each.name in missing])
     with _reported(console, board):
         try:
@@ -81,7 +81,7 @@ def run(
 
 @contextmanager
 def _reported(console: Console, board: Board) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and failed runs as last lines and as exit codes."""
+    """Report Ctrl-C, SIGTERM and failed runs in the last lines and in the exit code."""
     from bayesbinn.sweeps.executor import Interrupted
 
     try:
@@ -101,7 +101,7 @@ def status(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Show where every run of a sweep stands, also while it runs elsewhere."""
+    """Show the state of every run of a sweep, even while it runs elsewhere."""
     from bayesbinn.cli.console import PlainConsole
     from bayesbinn.cli.sweep_progress import show_status
     from bayesbinn.sweeps.grid import load_grid, load_plan
@@ -120,7 +120,7 @@ def status(
 @app.command()
 def search(
     file: Annotated[Path, typer.Argument(help="A SEARCH.toml: an experiment or your own data, and ranges.")],
-    trials: Annotated[int, typer.Option(min=1, help="Trials in all, with those of earlier sessions.")] = 20,
+    trials: Annotated[int, typer.Option(min=1, help="Trials in total, including earlier sessions.")] = 20,
     workers: Workers = None,
     threads: Threads = 1,
     scheduler: Scheduler = None,
@@ -130,8 +130,8 @@ def search(
 ) -> None:
     """Search settings for the highest validation accuracy (regression: the lowest RMSE) with Optuna.
 
-    The same command resumes. Test data are never looked at for the choice. Writes best.toml, which
-    `bayesbinn train` takes.
+    The same command resumes. The choice never uses test data. Writes best.toml, which `bayesbinn train`
+    accepts.
     """
     from bayesbinn.cli.console import PlainConsole
     from bayesbinn.cli.sweep_progress import Board

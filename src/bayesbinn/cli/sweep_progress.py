@@ -25,7 +25,7 @@ _MEASURES = {
 
 
 class Board:
-    """Shows runs while they are under way; `runs` may grow."""
+    """Shows runs in progress; `runs` may grow."""
 
     def __init__(self, console: Console, folder: Path, runs: list[Planned]) -> None:
         self.console, self.folder, self.runs = console, folder, runs
@@ -45,7 +45,7 @@ class Board:
             self._live.stop()
 
     def tick(self) -> None:
-        """Draw the table anew, once a second."""
+        """Redraw the table once a second."""
         if self._live is None or time.monotonic() - self._drawn < REFRESH:
             return
         self._drawn = time.monotonic()
@@ -58,7 +58,7 @@ class Board:
         self._live.update(table_of(self.runs, found, self.console.height - 6), refresh=True)
 
     def tell(self, ended: Ended) -> None:
-        """A run has ended: a line for it where there is no table."""
+        """Count a run that has ended; print a line for it if there is no table."""
         self._told += 1
         if ended.state == "failed":
             self.failed.append(ended)
@@ -69,7 +69,7 @@ class Board:
             self.console.print(f"{self._told}/{len(self.runs)}  {ended.name}  {ended.state}  {text}", soft_wrap=True)
 
     def report_failures(self) -> None:
-        """The last lines: which runs failed, why, and where their logs are."""
+        """Print which runs failed, why, and where their logs are."""
         for ended in self.failed:
             log = self.folder / ended.name / LOG
             self.console.print(f"failed: {ended.name}: {ended.reason}; see {log}", soft_wrap=True)
@@ -94,7 +94,7 @@ def _result(standing: Standing) -> str:
 
 
 def table_of(runs: list[Planned], found: dict[str, Standing], height: int = 10_000) -> Table:
-    """All runs, what is under way first; those beyond `height` are only counted."""
+    """All runs, those in progress first; runs beyond `height` are only counted."""
     table = Table(box=None, title=counted(found), title_justify="left", title_style="")
     for head in ("run", "state", "epoch", "result", "time"):
         table.add_column(head, justify="right" if head == "time" else "left", overflow="fold")
@@ -108,5 +108,5 @@ def table_of(runs: list[Planned], found: dict[str, Standing], height: int = 10_0
 
 
 def show_status(console: Console, runs: list[Planned], folder: Path) -> None:
-    """The table once, whole."""
+    """Print the whole table once."""
     console.print(table_of(runs, standings(runs, folder)))

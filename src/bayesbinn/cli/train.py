@@ -21,12 +21,12 @@ def train(
         ),
     ],
     method: Annotated[str | None, typer.Option(help="bayesbinn, bimu, ste, bop, pmf, lrnet, float or ewc.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the split, the start, the order and the noise.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the split, initial weights, order and noise.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Train for fewer epochs; the schedule is compressed.")] = None,
     stop_after: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Stop after this epoch (of a stream: task) of the unchanged schedule; resume by raising it."
+            min=1, help="Stop after this epoch (stream: task), with the schedule unchanged; raise it to resume."
         ),
     ] = None,
     data_dir: DataDir = None,
@@ -45,28 +45,28 @@ def train(
         ),
     ] = None,
     checkpoint_minutes: Annotated[
-        float, typer.Option(min=0, help="Minutes between two checkpoints inside an epoch.")
+        float, typer.Option(min=0, help="Minutes between checkpoints within an epoch.")
     ] = 3.0,
     independent_noise: Annotated[
         bool, typer.Option("--independent-noise", help="Under torchrun: every rank draws its own noise.")
     ] = False,
     sync_batchnorm: Annotated[
-        bool, typer.Option("--sync-batchnorm", help="Under torchrun on GPUs: BatchNorm sees the batch of all ranks.")
+        bool, typer.Option("--sync-batchnorm", help="Under torchrun on GPUs: BatchNorm sees the batches of all ranks.")
     ] = False,
     timeout: Annotated[
         float, typer.Option(min=1, help="Under torchrun: seconds after which a silent rank counts as lost.")
     ] = 300.0,
     as_json: Json = False,
 ) -> None:
-    """Train a binary network; a killed or interrupted run resumes where it was.
+    """Train a binary network; a killed or interrupted run resumes where it stopped.
 
     Examples: `bayesbinn train digits`, `bayesbinn train mnist --method ste --epochs 20`,
     `bayesbinn train my.csv --label species`.
 
-    docs/experiments.md has every key of --set, every network, every method's settings, and how to write a FILE.toml.
+    docs/experiments.md lists every key of --set, every network and every method's settings, and shows a FILE.toml.
 
-    Several processes divide every batch: `torchrun --nproc-per-node 2 -m bayesbinn train mnist`. A run can be
-    resumed by another number of them.
+    Several processes share every batch: `torchrun --nproc-per-node 2 -m bayesbinn train mnist`. A run can be
+    resumed with a different number of processes.
     """
     from bayesbinn import ranks
     from bayesbinn.cli.console import PlainConsole
@@ -89,7 +89,7 @@ def train(
         try:
             with RunFolder.locked(folder, tell=lambda text: console.print(text, soft_wrap=True)) as writable:
                 run = open_any(chosen.experiment, writable, data_dir)
-                for note in (*chosen.notes, *run.notes):  # not before it is open: an error is one line
+                for note in (*chosen.notes, *run.notes):  # only once it is open, so that an error is one line
                     console.print(printable(note), soft_wrap=True)
                 if run.finished:
                     console.print(f"{folder} is finished; choose another --out to train again", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Continual learning: one network, one task after the other; yesterday's posterior is today's prior.
+"""Continual learning: one network learns one task after another; each task's posterior is the next task's prior.
 
 stream = data.permuted(data.load("mnist"), tasks=5, seed=1)
 learner = Learner(model, optimizer, stream, Plan(epochs=100))

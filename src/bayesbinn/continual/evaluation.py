@@ -1,12 +1,12 @@
 """Accuracy of one posterior on many tasks, under each BatchNorm policy.
 
-BatchNorm's running statistics are those of the last batches seen, so that they tell tasks apart. Which
-statistics a test uses is therefore part of its result:
+BatchNorm's running statistics are those of the last batches seen, so they differ between tasks. The result of a test
+therefore depends on which statistics it uses:
 
-- ``shared``: the current running statistics, the last task's, for all tasks (the paper's authors).
+- ``shared``: the last task's running statistics for every task, as the paper's authors do.
 - ``per-task``: those stored when the task had been learned. Needs to know which task an input belongs to.
-- ``recalibrated``: those of the test batch itself, for each sampled network. Needs no labels and no task
-  identity, but a batch of inputs of one task.
+- ``recalibrated``: those of the test batch itself, for each sampled network. Needs no labels or task identity, but a
+  batch of inputs from one task.
 - ``none``: the network has no BatchNorm.
 """
 
@@ -38,14 +38,14 @@ from bayesbinn.runtime import load
 
 SHARED, PER_TASK, RECALIBRATED, NONE = "shared", "per-task", "recalibrated", "none"
 BATCH = 1000
-"""Test inputs at once, and behind the statistics of ``recalibrated``: as the authors test."""
+"""Test inputs per batch, which ``recalibrated`` takes its statistics from; the authors' value."""
 
 
 def policies_of(model: nn.Module) -> tuple[str, ...]:
     """The policies that apply to a network: one training run serves all of them."""
     if _normalised(model):
         return (SHARED, PER_TASK, RECALIBRATED)
-    # BatchNorm without running statistics always uses those of the batch.
+    # BatchNorm without running statistics always uses the batch's.
     return (RECALIBRATED,) if any(isinstance(layer, _BatchNorm) for layer in model.modules()) else (NONE,)
 
 
@@ -67,7 +67,7 @@ def _normalised(model: nn.Module) -> dict[str, _BatchNorm]:
 
 
 class Networks:
-    """Posterior samples drawn once, to be tried on many tasks; without a posterior, the model as it is."""
+    """Posterior samples drawn once and evaluated on many tasks; without a posterior, the model itself."""
 
     def __init__(self, model: nn.Module, posterior: BernoulliPosterior | None, samples: int, seed: int) -> None:
         ensemble = Ensemble(model, posterior, samples if posterior is not None else 0, seed)
@@ -75,9 +75,9 @@ class Networks:
         self._weights = [ensemble.tensors(index) for index in range(len(ensemble))]
 
     def accuracy(self, part: Part, policy: str, statistics: Weights | None = None) -> float:
-        """In percent, by the mean of the samples' probabilities; `statistics` are those of ``per-task``."""
+        """Accuracy of the mean of the samples' probabilities, in percent; `statistics` are for ``per-task``."""
         if policy == RECALIBRATED and len(part) == 1:
-            return math.nan  # a single input has no statistics
+            return math.nan  # a single input gives no statistics
         correct = 0
         mode = _batch_statistics(self._model) if policy == RECALIBRATED else nullcontext()
         given = statistics if policy == PER_TASK and statistics is not None else {}
@@ -91,7 +91,7 @@ class Networks:
 
 
 def even_batch(count: int) -> int:
-    """A batch size of at most `BATCH` that divides `count` evenly, up to one: no batch is left with a few inputs.
+    """A batch size of at most `BATCH` that splits `count` almost evenly, so that no batch has only a few inputs.
 
     >>> even_batch(10_000), even_batch(1001)
     (1000, 501)
@@ -101,7 +101,7 @@ def even_batch(count: int) -> int:
 
 @contextmanager
 def _batch_statistics(model: nn.Module) -> Iterator[None]:
-    """BatchNorm without running statistics uses those of the batch, also in eval mode."""
+    """Remove the running statistics for a while: BatchNorm then uses the batch's, even in eval mode."""
     kept = [(layer, layer.running_mean, layer.running_var) for layer in _normalised(model).values()]
     try:
         for layer, _, _ in kept:
@@ -113,9 +113,9 @@ def _batch_statistics(model: nn.Module) -> Iterator[None]:
 
 
 class QuickNetworks:
-    """The same samples as a packed ensemble with 8-bit activations: some three times faster, for curves.
+    """The same samples as a packed ensemble with 8-bit activations: about three times faster, for curves.
 
-    Classes agree with the exact ones for all but a few of 10,000 digits.
+    Its classes agree with the exact ones for all but a few of 10,000 digits.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class QuickNetworks:
         threads: int = 1,
     ) -> None:
         with TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore", SaturatedPosterior)  # every method is asked for as many samples
+            warnings.simplefilter("ignore", SaturatedPosterior)  # every method gets the same number of samples
             path = Path(folder) / "networks.safetensors"
             pack(model, path, posterior=posterior, samples=samples, seed=seed, example_input=example)
             self._ensemble = load(path, activations="int8", threads=threads, backend="native")
 
     def accuracy(self, part: Part, policy: str, statistics: Weights | None = None) -> float:
-        """In percent; by the running statistics packed with the networks."""
+        """Accuracy in percent, with the running statistics packed with the networks."""
         correct = 0
         for x, y in part.batches(BATCH):
             outputs = class_logits(torch.from_numpy(self._ensemble.outputs(x.numpy())))
@@ -145,7 +145,7 @@ class QuickNetworks:
 def quick_networks(
     model: nn.Module, posterior: BernoulliPosterior | None, samples: int, seed: int, example: Tensor
 ) -> Networks | QuickNetworks:
-    """A packed ensemble where there are several networks and the runtime can run them; else the exact ones."""
+    """A packed ensemble if there are several networks and the runtime can run them; otherwise the exact ones."""
     if posterior is not None and samples > 1:
         try:
             with evaluating(model):
@@ -156,7 +156,7 @@ def quick_networks(
 
 
 class Evaluations:
-    """Accuracies on the way. Those of packed networks are computed beside the training that goes on."""
+    """Accuracies during training. Those of packed networks are computed while training continues."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -167,14 +167,14 @@ class Evaluations:
     def start(
         self, line: dict[str, Any], networks: Networks | QuickNetworks, parts: list[Callable[[], Part]], policy: str
     ) -> None:
-        """Have ``accuracy`` and ``evaluation_seconds`` added to a line; the one before is finished first."""
+        """Start adding ``accuracy`` and ``evaluation_seconds`` to a line; the previous line is finished first."""
         self.finish()
-        # Networks that are not packed share the layers of the model in training.
-        beside = isinstance(networks, QuickNetworks) and torch.get_num_threads() > 1
+        # Networks that are not packed share the layers of the model being trained.
+        in_background = isinstance(networks, QuickNetworks) and torch.get_num_threads() > 1
 
         def measure() -> None:
-            if beside:
-                torch.set_num_threads(1)  # of this thread
+            if in_background:
+                torch.set_num_threads(1)  # for this thread only
             started = time.monotonic()
             try:
                 self._found = [networks.accuracy(part(), policy) for part in parts], time.monotonic() - started
@@ -182,7 +182,7 @@ class Evaluations:
                 self._found = error
 
         self._line = line
-        if beside:
+        if in_background:
             self._thread = threading.Thread(target=measure, name="evaluation", daemon=True)
             self._thread.start()
         else:
@@ -194,14 +194,14 @@ class Evaluations:
         return self._thread is not None and self._thread.is_alive()
 
     def news(self) -> dict[str, Any]:
-        """The newest accuracies, and their epoch, once they are there; else nothing."""
+        """The newest accuracies and their epoch, once they are known; otherwise empty."""
         if not self.under_way:
             self.finish()
-        told, self._news = self._news, {}
-        return told
+        news, self._news = self._news, {}
+        return news
 
     def finish(self) -> None:
-        """Wait for what is under way, and put it where it belongs."""
+        """Wait for the current evaluation and add its results to its line."""
         if self._thread is not None:
             self._thread.join()
         self._thread, found, self._found = None, self._found, None
@@ -221,7 +221,7 @@ def unfamiliarity(
     samples: int,
     seed: int,
 ) -> dict[str, dict[str, float]]:
-    """AUROC of telling `outside` inputs from familiar ones by entropy and by mutual information."""
+    """AUROC of separating `outside` inputs from familiar ones by entropy and by mutual information."""
     found: dict[str, dict[str, float]] = {}
     familiar = predict(model, posterior, inside, samples, seed=seed, batch_size=BATCH)
     for name, x in outside.items():

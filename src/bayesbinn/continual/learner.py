@@ -1,4 +1,4 @@
-"""Learning one task after the other with one network, one head and any method; resumable at any moment."""
+"""Learning one task after another with one network, one head and any method; resumable at any time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from bayesbinn.train.progress import Clock, Progress
 from bayesbinn.train.trainer import Recipe, Trainer
 
 KEPT_TESTS = 10
-"""Test parts of so many tasks stay in memory."""
+"""The number of tasks whose test parts stay in memory."""
 
 
 class Learner(Trainer):
@@ -81,10 +81,10 @@ class Learner(Trainer):
         self._content = ""
         self._evaluations = Evaluations()
         self._learned: DataCard | None = None
-        """Of the task learned last."""
+        """The card of the task learned last."""
         if self.folder is not None:
             self.card = card or self._card_of(0)
-            """Of the data that all tasks are made of, or else of the first task."""
+            """Describes the data that all tasks are made from, or else the first task."""
             self._restore()
 
     @property
@@ -130,7 +130,7 @@ class Learner(Trainer):
         return self._parts[1]
 
     def _tested(self, task: int) -> Part:
-        """What a task is tested on; the first tasks' are kept, because building a task takes time."""
+        """The test part of a task; those of the first tasks are kept, because building a task takes time."""
         if task not in self._tests:
             part = self._build_test(task, self._data(task) if task == self.task else None)
             if task >= KEPT_TESTS:
@@ -148,24 +148,25 @@ class Learner(Trainer):
     # ---- measuring ---------------------------------------------------------------------------
 
     def _posterior(self) -> BernoulliPosterior | None:
-        """None where every sample would be the same network: full precision, or a point mass."""
+        """None if every sample would be the same network: full precision, or a point mass."""
         if not self.optimizer.binary:
             return None
         posterior = self.optimizer.posterior()
         return None if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()) else posterior
 
     def _check_head(self) -> None:
-        """Refuse a network whose outputs are not the stream's classes, before an hour is spent on it."""
+        """Reject a network whose outputs do not match the stream's classes before spending an hour on it."""
         part, classes = self._tested(0), len(self.stream.classes)
         with evaluating(self.model):
             shape = tuple(self.model(part.gather(torch.arange(min(2, len(part))))).shape[1:])
         if shape != (classes,) and not (classes == 2 and shape in ((), (1,))):
             raise InvalidInput(
-                f"the network puts out {shape} for an input, but the stream has {classes} classes: one output for each"
+                f"the network outputs shape {shape} per input, but the stream has {classes} classes; "
+                "give it one output per class"
             )
 
     def _measure_start(self) -> None:
-        """The untrained network: chance, for forward transfer, and the weights' first distribution."""
+        """Measure the untrained network: chance, for forward transfer, and the weights' initial distribution."""
         posterior = self._posterior()
         self.record.start = describe_weights(posterior)
         if self.plan.rows == "all":
@@ -178,7 +179,7 @@ class Learner(Trainer):
         return 0 if posterior is None else self.plan.samples
 
     def _seed(self) -> int:
-        """Fresh networks for every evaluation."""
+        """A seed that draws new networks for every evaluation."""
         return self.plan.seed * 1_000_003 + self.epochs_done
 
     def _end_epoch(self, row: dict[str, Any], clock: Clock, is_last: bool) -> dict[str, Any]:
@@ -188,7 +189,7 @@ class Learner(Trainer):
             posterior, newest = self._posterior(), self._tested(self.task)
             example = newest.gather(torch.arange(min(2, len(newest))))
             networks = quick_networks(self.model, posterior, self._samples(posterior), self._seed(), example)
-            # Tasks that are not kept are built one at a time, when it is their turn.
+            # Tasks that are not kept are built one at a time, when they are needed.
             kept = {**{task: self._tested(task) for task in range(min(KEPT_TESTS, self.task))}, self.task: newest}
             parts: list[Callable[[], Part]] = [
                 partial(kept.__getitem__, task) if task in kept else partial(self._build_test, task)
@@ -203,7 +204,7 @@ class Learner(Trainer):
         return line
 
     def _end_task(self) -> None:
-        """Measure what is known now, then let the method consolidate, and turn to the next task."""
+        """Measure the accuracies, let the method consolidate, and advance to the next task."""
         self._evaluations.finish()
         started, posterior = time.monotonic(), self._posterior()
         self._statistics.append(statistics_of(self.model))
@@ -215,7 +216,7 @@ class Learner(Trainer):
         accuracy: dict[str, dict[str, float]] = {policy: {} for policy in self.policies}
         for task in tested:
             part = self._tested(task)
-            # A task not yet learned has no statistics of its own: it is tested by the batch's.
+            # A task not yet learned has no stored statistics: it is tested with the batch's.
             for policy in self.policies if task <= self.task else self.policies[-1:]:
                 own_statistics = self._statistics[task] if policy == PER_TASK else None
                 accuracy[policy][str(task + 1)] = networks.accuracy(part, policy, own_statistics)
@@ -243,7 +244,7 @@ class Learner(Trainer):
         yield from self._data(self.task).train.batches(self.plan.batch_size, seed=self.plan.seed, epoch=0)
 
     def _measure_end(self, posterior: BernoulliPosterior | None) -> dict[str, Any]:
-        """How well the uncertainty tells uniform noise, and an unseen permutation, from the last task's inputs."""
+        """How well uncertainty separates uniform noise, and an unseen permutation, from the last task's inputs."""
         inside = self._tested(self.task).whole()[0]
         generator = torch.Generator().manual_seed(self.plan.seed)
         spread = inside.max() - inside.min()
@@ -301,14 +302,14 @@ class Learner(Trainer):
         own, written = self._identity(), state.get("identity", {})
         changed = [name for name, value in written.items() if own[name] != value]
         if changed:
-            raise InvalidInput(f"{', '.join(changed)}: not as it was made")
+            raise InvalidInput(f"not the same as in the saved run: {', '.join(changed)}")
         saved = Record(**state["record"])
         done, epoch = len(saved.finished), state["epoch"]
         super()._check(state)
         check_accuracies(saved.finished)
         check_lines(saved.epochs, "record.epochs")
         json.dumps(asdict(saved))
-        saved.summary()  # reads what was measured of every finished task
+        saved.summary()  # reads the measurements of every finished task
         if state["task"] != done or not 1 <= epoch <= self.plan.epochs or len(state["statistics"]) != done:
             raise InvalidFile(f"task {state['task'] + 1}, epoch {epoch}, with metrics of {done} tasks")
         if len(saved.epochs) != done * self.plan.epochs + epoch - 1:

@@ -14,9 +14,9 @@ from bayesbinn.errors import InvalidInput, nearest
 from bayesbinn.posterior import BernoulliPosterior
 
 SATURATED = 0.99
-"""A weight is saturated when its likelier sign has at least this probability."""
+"""A weight is saturated if its more likely sign has at least this probability."""
 BINS = 50
-"""Of the histogram of P(w = +1)."""
+"""Number of bins in the histogram of P(w = +1)."""
 
 
 @dataclass
@@ -25,12 +25,12 @@ class Record:
 
     tasks: list[str]
     epochs: list[dict[str, Any]] = field(default_factory=list)
-    """One line per epoch; `accuracy` (by seen task) where it was evaluated on the way."""
+    """One line per epoch, with `accuracy` (by seen task) if it was evaluated."""
     finished: list[dict[str, Any]] = field(default_factory=list)
     """One line per task: `accuracy` is {policy: {task: percent}}."""
     start: dict[str, Any] = field(default_factory=dict)
-    """The untrained network: its weights' distribution, and `baseline`, its accuracy on each task by the last policy,
-    by which a task is also tested before it is learned."""
+    """The untrained network: its weights' distribution, and `baseline`, its accuracy on each task under the last
+    policy, which is also used to test a task before it is learned."""
     end: dict[str, Any] = field(default_factory=dict)
     """What is measured once, after the last task."""
 
@@ -39,10 +39,10 @@ class Record:
         return list(self.finished[0]["accuracy"]) if self.finished else []
 
     def matrix(self, policy: str) -> NDArray[np.float64]:
-        """R[i, j]: accuracy on task j after training task i; NaN where it was not measured."""
+        """R[i, j]: accuracy on task j after training task i; NaN if it was not measured."""
         if policy not in self.policies():
             known = self.policies()
-            raise InvalidInput(f"no accuracy by the policy {policy!r}.{nearest(policy, known)} There are: {known}")
+            raise InvalidInput(f"no accuracy for the policy {policy!r}.{nearest(policy, known)} Available: {known}")
         matrix = np.full((len(self.finished),) * 2, np.nan)
         for row, line in enumerate(self.finished):
             for task, accuracy in line["accuracy"].get(policy, {}).items():
@@ -59,7 +59,7 @@ class Record:
 
 
 def describe_weights(posterior: BernoulliPosterior | None) -> dict[str, Any]:
-    """Mean entropy of the weights in bits, the share of saturated ones, and the histogram of P(w = +1).
+    """Mean entropy of the weights in bits, the share that is saturated, and the histogram of P(w = +1).
 
     >>> describe_weights(BernoulliPosterior({"w": torch.tensor([0.0, 5.0])}))["saturated"]
     0.5

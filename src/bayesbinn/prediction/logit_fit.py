@@ -78,7 +78,7 @@ def fit_logits(
     z, y = logits.detach().to("cpu", torch.float64), targets.to("cpu", torch.int64)
     problem = _Problem.of(z, y, weights)
     if centre is not None:
-        problem = replace(problem, log_centre=math.log(centre))
+        problem = replace(problem, log_center=math.log(centre))
     if centre is None and bool((z.argmax(dim=-1) == y).all()):
         return LogitFit(_at_most_laplace(problem, problem.fit(0.0)))
     width = _chosen_width(problem) if len(y) >= FEWEST_ROWS and len(problem.shifted) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""An experiment in a folder of its own, resumable at any moment."""
+"""An experiment in its own folder, resumable at any time."""
 
 from bayesbinn.runs.single import Run
 

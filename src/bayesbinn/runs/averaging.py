@@ -21,7 +21,7 @@ _BATCH = 1000
 
 
 def check_averaging(experiment: Experiment, optimizer: BinaryOptimizer) -> None:
-    """Refuse to average what a method does not have, or tasks of a stream with each other."""
+    """Reject averaging for a method without λ, or across the tasks of a stream."""
     epochs = experiment.training.average_epochs
     if epochs <= 1:
         return
@@ -44,7 +44,7 @@ class NaturalAverage:
     def after_epoch(
         self, epoch: int, training: TrainingSettings, model: nn.Module, optimizer: BinaryOptimizer, part: Part
     ) -> None:
-        """In the last epochs, remember λ; after the very last, take the mean."""
+        """Collect λ in the last epochs; after the final one, apply the mean."""
         if training.average_epochs <= 1 or epoch <= training.epochs - training.average_epochs:
             return
         self.add(optimizer)
@@ -53,13 +53,13 @@ class NaturalAverage:
             self.count, self.total = 0, {}
 
     def add(self, optimizer: BinaryOptimizer) -> None:
-        """Add λ as it is now."""
+        """Add the current λ."""
         for name, natural in optimizer.posterior().natural.items():
             self.total[name] = self.total[name] + natural if name in self.total else natural.clone()
         self.count += 1
 
     def write(self, model: nn.Module, optimizer: BinaryOptimizer, batches: Iterable[Any]) -> None:
-        """Give the optimizer the mean λ, the model its mode, and BatchNorm the statistics of that mode."""
+        """Set the optimizer to the mean λ, the model to its mode, and BatchNorm to the statistics of that mode."""
         state = optimizer.state_dict()
         for index, name in enumerate(_names(optimizer)):
             mean: Tensor = self.total[name] / self.count
@@ -71,5 +71,5 @@ class NaturalAverage:
 
 
 def _names(optimizer: BinaryOptimizer) -> list[str]:
-    """The names of the parameters in the order in which a state_dict counts them."""
+    """The names of the parameters in the order of a state_dict."""
     return list(optimizer.posterior().natural)

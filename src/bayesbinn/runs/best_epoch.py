@@ -14,9 +14,9 @@ from bayesbinn.posterior import BernoulliPosterior, Weights
 
 
 def best_epoch(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The first epoch with the highest validation accuracy, as the paper selects, of a regression the lowest RMSE.
+    """The first epoch with the highest validation accuracy, as in the paper; for regression, the lowest RMSE.
 
-    None where none was measured. NaN, of a network that diverged, is never the best.
+    None if none was measured. NaN, from a network that diverged, is never the best.
 
     >>> best_epoch([{"epoch": 1, "validation_rmse": 3.0}, {"epoch": 2, "validation_rmse": 2.5}])["epoch"]
     2
@@ -30,7 +30,7 @@ def best_epoch(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class BestNetwork:
-    """A copy of a network and of its posterior. Binary weights take a byte each."""
+    """A copy of a network and its posterior. Binary weights take one byte each."""
 
     epoch: int
     model: Weights

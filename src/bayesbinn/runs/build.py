@@ -36,14 +36,14 @@ def loss_of(training: TrainingSettings) -> Loss:
         return LOSSES[training.loss]
     if training.loss != "cross_entropy":
         raise InvalidInput(
-            f"training.label_smoothing={training.label_smoothing}: it is for cross_entropy; remove it for "
+            f"training.label_smoothing={training.label_smoothing}: only for cross_entropy; remove it for "
             f"{training.loss!r}"
         )
     return partial(F.cross_entropy, label_smoothing=training.label_smoothing)
 
 
 def check_batch_size(experiment: Experiment, model: nn.Module) -> None:
-    """Refuse batches of one example if BatchNorm would need their statistics."""
+    """Reject batches of one example if the network has BatchNorm."""
     if experiment.training.batch_size > 1:
         return
     if name := next((name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)), None):
@@ -62,7 +62,7 @@ def build_model(experiment: Experiment, dataset: Dataset | DataCard) -> nn.Modul
 
 
 def check_loss(experiment: Experiment, dataset: Dataset | DataCard) -> None:
-    """Refuse a loss that does not fit what the data ask for and what the network puts out."""
+    """Reject a loss that does not suit the data's task and the network's outputs."""
     name, loss = experiment.model.name, experiment.training.loss
     if is_own(name):
         wanted = "cross_entropy" if dataset.task == "classification" else "mse"

@@ -1,4 +1,4 @@
-"""The data of a run: loaded in one place, and refused when they are not those that the run was made with."""
+"""The data of a run: loaded in one place, and rejected if they are not the data that the run was created with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_data(experiment: Experiment, data_dir: Path | None = None) -> Dataset:
 
 
 def card_of(experiment: Experiment, dataset: Dataset) -> DataCard:
-    """What a run of this experiment remembers of its data."""
+    """What a run of this experiment stores about its data."""
     settings = experiment.data
     return DataCard.of(dataset, validation=settings.validation, seed=experiment.split_seed, label=settings.label)
 
@@ -41,7 +41,7 @@ def refuse_other_source(experiment: Experiment, folder: Path) -> Experiment:
 
 
 def refuse_other_data(card: DataCard, folder: Path) -> tuple[DataCard, tuple[str, ...]]:
-    """Refuse data that are not those of the run in the folder; its card otherwise, and what the user should know."""
+    """Reject data that differ from those of the run in the folder; else return its card and notes for the user."""
     saved = read_checkpoint(folder / "checkpoint.pt")
     stored = known_card(folder, saved)
     if stored is not None:
@@ -49,5 +49,5 @@ def refuse_other_data(card: DataCard, folder: Path) -> tuple[DataCard, tuple[str
         return stored, ()
     if saved is None:
         return card, ()
-    note = f"{folder} has no {FILE_NAME}, as runs of older versions: it is written for the data as they are now"
+    note = f"{folder} has no {FILE_NAME} (a run from an older version); it will be written for the current data"
     return card, (note,)

@@ -39,7 +39,7 @@ DEFAULT_SAMPLES = 10
 def evaluate_run(
     folder: Path, samples: int | None, fit_scale: bool, data_dir: Path | None, epoch: Which = "last"
 ) -> dict[str, Any]:
-    """Scores on the test part, by the mode and by the mean; `samples` as for `predict_file`."""
+    """Scores on the test part, for the mode and for the mean; `samples` as for `predict_file`."""
     trained = load_network(folder, epoch, data_dir)
     card, parts = trained.card, trained.parts(data_dir)
     if parts.test is None:
@@ -70,7 +70,7 @@ def evaluate_run(
 
 
 def _samples_worth_drawing(trained: Trained, samples: int | None) -> int:
-    """0 where there is no posterior, or where every sample would be the mode: said to those who asked for some."""
+    """0 without a posterior, or if every sample would be the mode; warns if the user asked for samples."""
     if trained.posterior is None:
         return 0
     if samples is not None:
@@ -79,7 +79,7 @@ def _samples_worth_drawing(trained: Trained, samples: int | None) -> int:
 
 
 def _coverage(trained: Trained, prediction: Prediction, y: Tensor, samples: int) -> dict[str, float]:
-    """How many targets are within two standard deviations, in percent: 95 if errors are normal and std is honest."""
+    """The percentage of targets within two standard deviations: 95 if errors are normal and std is correct."""
     std, _ = _deviations(trained, prediction, samples)
     if std is None:
         return {}
@@ -88,9 +88,9 @@ def _coverage(trained: Trained, prediction: Prediction, y: Tensor, samples: int)
 
 
 def _deviations(trained: Trained, prediction: Prediction, samples: int) -> tuple[Tensor | None, Tensor | None]:
-    """Of predicted quantities, in their unit: the standard deviation, and how far the networks are apart.
+    """The standard deviation of predicted quantities and the spread of the networks, both in the targets' unit.
 
-    The first is None if the run does not know how far it is off, the second if there is one network.
+    The first is None if the run has not measured its error, the second if there is only one network.
     """
     several = samples > 1 and trained.posterior is not None and not trained.posterior.saturated
     spread = prediction.std.flatten() * trained.card.target_std if several else None
@@ -101,7 +101,7 @@ def _deviations(trained: Trained, prediction: Prediction, samples: int) -> tuple
 
 
 def _calibration(trained: Trained, wanted: bool, data_dir: Path | None) -> tuple[LogitScale, tuple[str, ...]]:
-    """What to predict with, and what the user should know about it."""
+    """The calibration to predict with, and notes about it for the user."""
     return trained.find_calibration(data_dir) if wanted else (LogitScale(), ())
 
 
@@ -135,7 +135,7 @@ class Predicted:
     count: int
     epoch: str
     scores: dict[str, float]
-    """Empty where the file has no labels."""
+    """Empty if the file has no labels."""
     notes: tuple[str, ...]
 
 
@@ -148,12 +148,12 @@ def predict_file(
     fit_scale: bool = True,
     epoch: Which = "last",
 ) -> Predicted:
-    """Predict every row of a file; the output's suffix decides its form. Labels in the file are used to score.
+    """Predict every row of a file; the suffix of the output selects its format. Labels in the file are used to score.
 
-    Without a number of samples there are 10, or none if all of them would be the mode.
+    By default there are 10 samples, or none if all of them would be the mode.
     """
     if out.suffix not in (".csv", ".parquet", ".json"):
-        raise InvalidInput(f"--out {out}: .csv, .parquet or .json is allowed")
+        raise InvalidInput(f"--out {out}: must end in .csv, .parquet or .json")
     trained = load_network(folder, epoch, data_dir)
     card = trained.card
     about_columns: list[str] = []
@@ -196,10 +196,10 @@ def _regression_columns(
     if std is not None:
         columns["std"] = std.tolist()
     elif samples == 1:
-        notes = ("no column std: one sample has no spread; use --samples 0, or 2 and more",)
+        notes = ("no column std: one sample has no spread; use --samples 0, or 2 or more",)
     else:
-        known = f"{trained.folder} does not know how far these weights are off"
-        notes = (f"no column std: {known}; a finished run with {MIN_ROWS} validation rows or more does",)
+        known = f"{trained.folder} has not measured the error of these weights"
+        notes = (f"no column std: {known}; a finished run with at least {MIN_ROWS} validation rows does",)
     return columns | ({} if spread is None else {"spread": spread.tolist()}), notes
 
 
@@ -211,10 +211,10 @@ def _scores_of(prediction: Prediction, targets: Tensor, card: DataCard) -> dict[
 
 
 def _as_stored(x: Tensor, card: DataCard, path: Path) -> Tensor:
-    """Inputs in the type of the training data, which tells pixels of 0 to 255 from other numbers."""
+    """Inputs in the type of the training data, which distinguishes pixels from 0 to 255 from other numbers."""
     kind = card.input_dtype
     if kind == torch.uint8 and x.dtype != kind and not bool(((x >= 0) & (x <= 255) & (x == x.round())).all()):
-        raise InvalidInput(f"{path}: the network was trained on pixels: whole numbers from 0 to 255 are needed")
+        raise InvalidInput(f"{path}: the network was trained on pixels and needs whole numbers from 0 to 255")
     return x.to(kind)
 
 
@@ -239,7 +239,7 @@ def _write_columns(out: Path, columns: dict[str, list[Any]]) -> None:
 
 
 def _spreadsheet_safe(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """The same columns with names and text that no spreadsheet takes for formulas."""
+    """The same columns with names and text that no spreadsheet reads as formulas."""
     return {
         csv_safe(name): [csv_safe(cell) if isinstance(cell, str) else cell for cell in cells]
         for name, cells in columns.items()
@@ -247,7 +247,7 @@ def _spreadsheet_safe(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def summarise(source: str, data_dir: Path | None) -> Summary:
-    """The network of a preset, an experiment's file or a run."""
+    """Summarize the network of a preset, an experiment file or a run."""
     folder = Path(source)
     is_run = (folder / "config.toml").is_file()
     experiment = load_config(folder) if is_run else load_experiment(source)

@@ -13,7 +13,7 @@ CONFIG = "config.toml"
 
 
 def difference(existing: Experiment, wanted: Experiment) -> str:
-    """The first setting that differs, in words; empty if none does. A tuple equals the list that TOML makes of it."""
+    """The first setting that differs, in words; empty if none does. A tuple equals its TOML list."""
     both = (existing, as_begun(existing, wanted))
     old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in both)
     for key in sorted(old.keys() | new.keys()):
@@ -24,7 +24,7 @@ def difference(existing: Experiment, wanted: Experiment) -> str:
 
 
 def refuse_another(experiment: Experiment, folder: Path) -> Experiment:
-    """Refuse a folder of another experiment; of a free one or of this very one, the experiment as it was begun."""
+    """Reject a folder of another experiment; if it is empty or holds this one, return the experiment as it began."""
     config = folder / CONFIG
     if not config.exists():
         return experiment

@@ -19,7 +19,7 @@ TEST_BATCH = 1000
 
 @torch.no_grad()
 def accuracy(model: nn.Module, part: Part) -> float:
-    """Of the weights that the model has, in percent."""
+    """The accuracy of the model's current weights, in percent."""
     model.eval()
     own = own_batches(part, TEST_BATCH)
     (correct,) = ranks.summed([sum(correct_predictions(model(x), y) for x, y in own)])
@@ -28,7 +28,7 @@ def accuracy(model: nn.Module, part: Part) -> float:
 
 @torch.no_grad()
 def rmse(model: nn.Module, part: Part, unit: float) -> float:
-    """Of the weights that the model has; `unit` is the targets' standard deviation."""
+    """The RMSE of the model's current weights; `unit` is the targets' standard deviation."""
     model.eval()
     own = own_batches(part, TEST_BATCH)
     (squares,) = ranks.summed([sum(float((model(x) - y).double().square().sum()) for x, y in own)])
@@ -38,7 +38,7 @@ def rmse(model: nn.Module, part: Part, unit: float) -> float:
 def accuracy_of_the_mean(
     model: nn.Module, posterior: BernoulliPosterior, part: Part, samples: int, seed: int
 ) -> float | None:
-    """Of the mean over posterior samples, in percent; None for a point mass, of which every sample is the mode."""
+    """The accuracy of the mean over posterior samples, in percent; None for a point mass, which is one network."""
     if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()):
         return None
     if posterior.saturated:

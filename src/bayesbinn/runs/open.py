@@ -23,7 +23,7 @@ from bayesbinn.train.trainer import Trainer
 
 @dataclass(frozen=True)
 class Chosen:
-    """An experiment to run, where to keep it, and what was decided on the user's behalf."""
+    """An experiment to run, its folder, and what was decided on the user's behalf."""
 
     experiment: Experiment
     folder: Path
@@ -48,7 +48,7 @@ def prepare(
     notes: tuple[str, ...] = ()
     if source in preset_names() or source.endswith(".toml"):
         if label is not None:
-            raise InvalidInput(f"--label is for your own table, and {source} is an experiment; leave it out")
+            raise InvalidInput(f"--label is for your own table, but {source} is an experiment; leave it out")
         experiment = load_experiment(source, method=method, overrides=overrides)
         notes = schedule_notes(experiment)
         name = Path(source).stem
@@ -56,7 +56,7 @@ def prepare(
         experiment, notes = choose_for_file(source, label, method or "bayesbinn", overrides)
         name = Path(source).stem
     elif Path(source).suffix or len(Path(source).parts) > 1:
-        raise InvalidInput(f"{source}: there is no such file or folder; presets: {', '.join(preset_names())}")
+        raise InvalidInput(f"{source}: no such file or folder; presets: {', '.join(preset_names())}")
     else:
         experiment = load_experiment(source)  # raises with the nearest preset
         name = source
@@ -64,9 +64,9 @@ def prepare(
 
 
 def default_folder(experiment: Experiment, name: str, suffix: str) -> Path:
-    """Where a run is kept unless the user says otherwise: runs/NAME-METHOD-SEED.
+    """The default folder of a run: runs/NAME-METHOD-SEED.
 
-    Where that folder holds a run on other data, such as wine.csv's when this is wine.tsv, the suffix joins the name.
+    If that folder holds a run on other data, such as wine.csv when this is wine.tsv, the suffix is added to the name.
     """
     ending = f"{experiment.method.name}-{experiment.training.seed}"
     plain, distinct = Path("runs") / f"{name}-{ending}", Path("runs") / f"{name}{suffix}-{ending}"
@@ -76,13 +76,13 @@ def default_folder(experiment: Experiment, name: str, suffix: str) -> Path:
 
 
 def _data_name(folder: Path) -> str | None:
-    """What a run was trained on; None if there is none."""
+    """The name of a run's data; None if there is no run."""
     config = folder / "config.toml"
     return load_experiment(str(config)).data.name if config.is_file() else None
 
 
 def schedule_notes(experiment: Experiment) -> tuple[str, ...]:
-    """What the user should know of a schedule that is not its preset's own, to the letter."""
+    """Notes for the user about a schedule that differs from its preset's."""
     schedule = experiment.method.schedule
     if isinstance(schedule, Cosine) and schedule.end == "above_zero":
         return (f"learning rate: {schedule.describe()} (--set method.schedule.end=authors: 0 in the last epoch)",)
@@ -92,7 +92,7 @@ def schedule_notes(experiment: Experiment) -> tuple[str, ...]:
 def _parse_change(change: str) -> tuple[str, Any]:
     key, equals, text = change.partition("=")
     if not equals or not key:
-        raise InvalidInput(f"--set {change}: it must be key=value, such as --set lr=0.01")
+        raise InvalidInput(f"--set {change}: must be key=value, such as --set lr=0.01")
     if text.lower() in ("true", "false"):
         return key, text.lower() == "true"
     try:
@@ -102,7 +102,7 @@ def _parse_change(change: str) -> tuple[str, Any]:
 
 
 def open_any(experiment: Experiment, folder: RunFolder | Path, data_dir: Path | None) -> Trainer:
-    """A run of one task, or of a stream of tasks."""
+    """Open a run of one task, or of a stream of tasks."""
     world = ranks.world()
     ranks.decided(lambda: check_ranks(experiment, world))
     if experiment.continual is None:
@@ -111,17 +111,17 @@ def open_any(experiment: Experiment, folder: RunFolder | Path, data_dir: Path | 
 
 
 def check_ranks(experiment: Experiment, world: int) -> None:
-    """Refuse what several ranks cannot do."""
+    """Reject what several ranks cannot do."""
     training = experiment.training
     if world == 1:
         return
     if experiment.continual is not None:
         raise InvalidInput(
-            f"{experiment.title}: a stream of tasks is learned by one process; start it without torchrun"
+            f"{experiment.title}: only one process can learn a stream of tasks; start it without torchrun"
         )
     if training.batch_size < 2 * world:
         raise InvalidInput(
-            f"training.batch_size={training.batch_size}: {world} ranks need {2 * world} or more, 2 examples each"
+            f"training.batch_size={training.batch_size}: {world} ranks need {2 * world} or more, 2 examples per rank"
         )
     if training.sync_batchnorm and not torch.cuda.is_available():
         raise InvalidInput(

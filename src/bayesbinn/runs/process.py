@@ -1,7 +1,7 @@
-"""One run in a process of its own: ``python -m bayesbinn.runs.process``, started by `bayesbinn.sweeps.executor`.
+"""One run in a separate process: ``python -m bayesbinn.runs.process``, started by `bayesbinn.sweeps.executor`.
 
-The request is a line of JSON on standard input, which then stays open. When it is closed, because the run shall stop
-or because the parent is no more, the run writes its checkpoint and ends. Output goes to the run's log.
+The request is a line of JSON on standard input, which then stays open. When it closes, because the run should stop or
+because the parent has died, the run writes its checkpoint and ends. Output goes to the run's log.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bayesbinn.train.progress import RunStopped
 FAILED, STOPPED, TERMINATED = 1, 130, 143
 """Exit codes: an error, asked to stop by the parent, asked to stop by SIGTERM."""
 GRACE = 120.0
-"""Seconds for the batch or the evaluation under way, after which the process ends without a checkpoint."""
+"""Seconds to finish the current batch or evaluation; after that the process ends without a checkpoint."""
 
 
 def main() -> int:
-    """Train one run; the exit code tells whether it finished, failed or stopped."""
+    """Train one run; the exit code says whether it finished, failed or stopped."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     stopping, terminated = threading.Event(), threading.Event()
 

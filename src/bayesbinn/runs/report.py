@@ -1,4 +1,4 @@
-"""What a run has reached, in a few lines."""
+"""The results of a run, in a few lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bayesbinn.runs.stream import load_record
 
 
 def report(folder: Path) -> dict[str, Any]:
-    """The last epoch, and the first with the best validation accuracy or RMSE, of a run; of a stream, its metrics."""
+    """A run's last epoch and its first with the best validation accuracy or RMSE; for a stream, its metrics."""
     experiment, rows = load_run(folder)
     if experiment.continual is not None:
         return _report_stream(folder)
@@ -34,7 +34,7 @@ def _best_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _stored_scores(folder: Path, epoch: int) -> dict[str, Any]:
-    """The test part by classes, as the run wrote it after its last epoch."""
+    """Scores by class on the test part, as the run wrote them after its last epoch."""
     try:
         scores: dict[str, Any] = json.loads((folder / "scores.json").read_text())
         known = scores.pop("epoch") == epoch

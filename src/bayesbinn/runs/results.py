@@ -1,4 +1,4 @@
-"""What a run leaves beside its checkpoint, so that predicting, packing and reporting can do without the data."""
+"""What a run writes next to its checkpoint, so that predicting, packing and reporting do not need the data."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _BATCH = 1000
 
 @dataclass(frozen=True)
 class ResultWriter:
-    """Writes into a run's folder. All ranks call it, because those that wait for long would take rank 0 for lost;
-    rank 0 alone writes."""
+    """Writes to a run's folder. All ranks call it, because a rank that waits for long would consider rank 0 lost,
+    but only rank 0 writes."""
 
     folder: RunFolder
     card: DataCard
@@ -38,7 +38,7 @@ class ResultWriter:
     def write(
         self, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None, best: BestNetwork | None
     ) -> None:
-        """The posteriors after the last and the best epoch, calibrated, and the scores of the last by classes."""
+        """Write the calibrated posteriors after the last and the best epoch, and the last epoch's scores by class."""
         calibration = self._calibrated("last", epoch, model, posterior)
         self._measure_residuals("last", epoch, model, posterior)
         if best is not None:
@@ -70,7 +70,7 @@ class ResultWriter:
     def _measure_residuals(
         self, which: Which, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None
     ) -> None:
-        """Keep how far a regression is off, unless the folder has it already."""
+        """Store the residuals of a regression, unless the folder has them already."""
         if self.parts.validation is None or self.card.task != "regression" or not epoch:
             return
         if ranks.decided(lambda: _stored_residuals_or_none(self.folder.path, which, model, posterior)) is None:
@@ -83,7 +83,7 @@ class ResultWriter:
 def _stored_or_none(
     folder: Path, which: Which, model: nn.Module, posterior: BernoulliPosterior | None
 ) -> LogitScale | None:
-    """A damaged file is written anew."""
+    """None for a damaged file, which is then replaced."""
     try:
         return run_calibration.stored(folder, which, model, posterior)
     except BayesbinnError:
@@ -93,7 +93,7 @@ def _stored_or_none(
 def _stored_residuals_or_none(
     folder: Path, which: Which, model: nn.Module, posterior: BernoulliPosterior | None
 ) -> run_residuals.Residuals | None:
-    """A damaged file is written anew."""
+    """None for a damaged file, which is then replaced."""
     try:
         return run_residuals.stored(folder, which, model, posterior)
     except BayesbinnError:

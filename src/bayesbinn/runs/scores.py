@@ -1,4 +1,4 @@
-"""How good a network is on labelled examples, in the words of the commands' reports."""
+"""How good a network is on labeled examples, with the names that the commands report."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bayesbinn import metrics
 from bayesbinn.prediction.predicting import Prediction
 
 MAX_CLASSES = 20
-"""Of more classes than this, the report does not show the recall of each."""
+"""With more classes than this, the report does not show the recall of each."""
 
 
 def class_scores(probabilities: Tensor, targets: Tensor, classes: tuple[str, ...]) -> dict[str, Any]:
-    """What accuracy alone hides where classes are unequal: each class's recall, and how far guessing would get."""
+    """What accuracy hides when classes are unequal: each class's recall, and the accuracy of guessing."""
     found: dict[str, Any] = {
         "accuracy": 100 * metrics.accuracy(probabilities, targets),
         "balanced accuracy": 100 * metrics.balanced_accuracy(probabilities, targets),
@@ -27,7 +27,7 @@ def class_scores(probabilities: Tensor, targets: Tensor, classes: tuple[str, ...
 
 
 def classification_scores(prediction: Prediction, targets: Tensor) -> dict[str, float]:
-    """Accuracies in percent."""
+    """The scores of a classifier; accuracies in percent."""
     p = prediction.probabilities
     return {
         "accuracy": 100 * metrics.accuracy(p, targets),
@@ -39,7 +39,7 @@ def classification_scores(prediction: Prediction, targets: Tensor) -> dict[str, 
 
 
 def regression_scores(prediction: Prediction, targets: Tensor, unit: float) -> dict[str, float]:
-    """RMSE in the unit of the targets, and the share of their variance that is explained."""
+    """RMSE in the unit of the targets, and the share of their variance that the network explains."""
     squares = (prediction.mean.view_as(targets) - targets).square().mean()
     variance = (targets - targets.mean()).square().mean()
     return {"RMSE": float(squares.sqrt()) * unit, "R²": float(1 - squares / variance)}

@@ -1,4 +1,4 @@
-"""From a run's folder to a model file that takes raw inputs: pixels of 0 to 255, or the columns of a table."""
+"""From a run's folder to a model file that takes raw inputs: pixels from 0 to 255, or the columns of a table."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def pack_run(
     real: str = "float32",
     verify: bool = True,
 ) -> ModelFile:
-    """Pack a run as `bayesbinn train` writes it; by default into its own folder, as ``model.safetensors``.
+    """Pack a run that `bayesbinn train` wrote; by default into its own folder, as ``model.safetensors``.
 
-    The file takes raw inputs and predicts what `bayesbinn predict` predicts: it holds the data's
-    normalisation, the names of classes and columns, the calibration that the run fitted on its
-    validation part, and for regression the unit of the targets and how far it was off there. The data are not needed.
+    The file takes raw inputs and predicts what `bayesbinn predict` predicts: it holds the data's normalization, the
+    names of classes and columns, the calibration that the run fitted on its validation part, and for regression the
+    unit of the targets and the error on the validation part. The data are not needed.
 
     Args:
-        folder: of the run.
-        path: of the file.
+        folder: the run's folder.
+        path: the file to write.
         samples: 0: the posterior's mode, or the weights of a full-precision run. C: an ensemble.
-        seed: of the samples.
+        seed: the seed of the samples.
         fit_scale: whether to calibrate the logits.
-        data_dir: where the data are; only for runs that have no ``data.json`` or were interrupted.
+        data_dir: where the data are; only needed for runs that have no ``data.json`` or were interrupted.
         epoch: "last", or "best": the one with the best validation accuracy.
-        real: how weights that are not binary are stored.
+        real: how to store weights that are not binary.
         verify: as in `pack`.
     """
     folder = Path(folder)
@@ -75,34 +75,34 @@ def pack_runs(
     epoch: Which = "last",
     real: str = "float32",
 ) -> ModelFile:
-    """Pack the networks of several runs, such as of different seeds, into one file: an ensemble.
+    """Pack the networks of several runs, for example with different seeds, into one file: an ensemble.
 
-    The runs must be of one network on the same data. Where they kept the same rows for validation
-    (`data.split_seed`), the mean of their probabilities is calibrated on these rows, for which the data are needed.
-    Otherwise every network keeps the calibration of its own run.
+    The runs must train one network on the same data. If they held out the same rows for validation
+    (`data.split_seed`), the mean of their probabilities is calibrated on these rows, which needs the data. Otherwise
+    every network keeps the calibration of its own run.
 
     Args:
-        folders: of two or more runs.
-        path: of the file.
-        samples: of each run: 0 its mode, C an ensemble of posterior samples.
-        seed: of the samples.
+        folders: the folders of two or more runs.
+        path: the file to write.
+        samples: per run. 0: its mode. C: an ensemble of posterior samples.
+        seed: the seed of the samples.
         fit_scale: whether to calibrate the logits.
         data_dir: where the data are.
         epoch: as in `pack_run`.
         real: as in `pack_run`.
     """
     if len(folders) < 2:
-        raise InvalidInput(f"an ensemble of {len(folders)} runs: 2 or more are needed")
+        raise InvalidInput(f"an ensemble of {len(folders)} runs: give at least 2")
     places = [Path(folder).resolve() for folder in folders]
     for folder, place in zip(folders, places, strict=True):
         if places.count(place) > 1:
-            raise InvalidInput(f"{folder}: named twice; an ensemble of one network is that network")
+            raise InvalidInput(f"{folder}: named twice; name each run once")
     runs = [load_network(Path(folder), epoch, data_dir) for folder in folders]
     for run in runs[1:]:
         if run.card.fingerprint != runs[0].card.fingerprint:
             raise InvalidInput(
-                f"{run.folder}: trained on other data ({run.card.name}) than {runs[0].folder} ({runs[0].card.name}); "
-                "the networks of an ensemble see the same data"
+                f"{run.folder}: trained on different data ({run.card.name}) from {runs[0].folder} "
+                f"({runs[0].card.name}); an ensemble needs networks trained on the same data"
             )
     together = fit_scale and _share_validation(runs)
     with tempfile.TemporaryDirectory() as scratch:
@@ -130,7 +130,7 @@ def pack_runs(
 
 
 def _share_validation(runs: Sequence[Trained]) -> bool:
-    """Whether all of the runs kept the same rows for validation, and enough of them to calibrate by."""
+    """Whether all runs held out the same rows for validation, and enough of them to calibrate."""
     if runs[0].card.task != "classification" or any(run.tasks_learned is not None for run in runs):
         return False
     splits = {(run.card.validation, run.card.seed, run.experiment.data.stratify) for run in runs}
@@ -152,7 +152,7 @@ def pack_network(
     card, posterior = trained.card, trained.posterior
     if posterior is None and samples:
         raise InvalidInput(
-            f"{trained.folder}: a run of full precision has no posterior to draw {samples} samples from; use 0"
+            f"{trained.folder}: a full-precision run has no posterior to draw {samples} samples from; use 0"
         )
     calibration = trained.find_calibration(data_dir)[0] if fit_scale else None
     return pack(
@@ -176,6 +176,6 @@ def pack_network(
 
 
 def raw_units(card: DataCard) -> Normalisation:
-    """Mean and deviation of the inputs as they are stored; those of images are stated for pixels in [0, 1]."""
+    """Mean and deviation of the inputs as stored; a card gives those of images for pixels in [0, 1]."""
     unit = WHITE if card.input_type == "uint8" else 1
     return torch.tensor(card.mean).double() * unit, torch.tensor(card.std).double() * unit

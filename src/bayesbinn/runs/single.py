@@ -1,14 +1,14 @@
-"""A run: one experiment in a folder of its own, resumable at any moment.
+"""A run: one experiment in its own folder, resumable at any time.
 
 config.toml             the complete experiment
-metrics.jsonl           a line per evaluated epoch
-data.json               what the run knows of its data: names, normalisation, split, fingerprint
+metrics.jsonl           a line per epoch
+data.json               what the run knows about its data: names, normalization, split, fingerprint
 checkpoint.pt           everything the next batch needs, and the network of the best epoch: tensors and plain values
 posterior.safetensors   q(w) after the last epoch, calibrated on the validation part
-best.safetensors        q(w) after the epoch with the best validation accuracy (or RMSE), calibrated likewise
-residuals.json          how far a regression is off on the validation part
-scores.json             the test part by classes, after the last epoch
-tensorboard/            the metrics as curves, where TensorBoard is installed
+best.safetensors        q(w) after the epoch with the best validation accuracy (or RMSE), calibrated the same way
+residuals.json          the errors of a regression on the validation part
+scores.json             scores by class on the test part, after the last epoch
+tensorboard/            the metrics as curves, if TensorBoard is installed
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from bayesbinn.train.trainer import Recipe, Trainer
 
 
 class Run(Trainer):
-    """An experiment under way. `Run.open` creates or resumes it; `train` goes on until the end."""
+    """An experiment in progress. `Run.open` creates or resumes it; `train` continues to the end."""
 
     tasks = 1
 
     def __init__(self, experiment: Experiment, folder: RunFolder | Path, dataset: Dataset, card: DataCard) -> None:
-        """The run as its checkpoint has it, or a new one. `open` also checks that it matches the folder."""
+        """The run as of its checkpoint, or a new one. `open` also checks that it matches the folder."""
         training = experiment.training
         check_loss(experiment, card)
         torch.manual_seed(training.seed)
@@ -77,7 +77,7 @@ class Run(Trainer):
         self.signs: list[Tensor] = []
         """The signs of the binary weights at the start of the epoch."""
         self.average = NaturalAverage()
-        """Of λ after the last epochs, if the experiment asks for it."""
+        """The mean of λ after the last epochs, if the experiment asks for it."""
         self._split: Parts | None = None
         self._remember_signs()
         self._restore()
@@ -86,16 +86,16 @@ class Run(Trainer):
 
     @classmethod
     def open(cls, experiment: Experiment, folder: RunFolder | Path, data_dir: Path | None = None) -> Run:
-        """Start a run in a new folder, or resume the one that is there if it is of the same experiment.
+        """Start a run in a new folder, or resume the run in it if it belongs to the same experiment.
 
-        A path is locked while something is written there: now, and during `train`.
+        A path is locked only while something is written there: now, and during `train`.
         """
         with owned(folder) as writable:
             place = writable.path
             wanted = ranks.decided(lambda: refuse_other_source(experiment, place))
             dataset = load_data(wanted, data_dir)
             here = card_of(experiment, dataset)
-            # The data first: settings chosen for them, such as the number of epochs, change with them.
+            # Check the data first: settings chosen for them, such as the number of epochs, change with them.
             card, notes = ranks.decided(lambda: refuse_other_data(here, place))
             begun = ranks.decided(lambda: refuse_another(experiment, place))
             run = cls(begun, folder, dataset, card)
@@ -105,7 +105,7 @@ class Run(Trainer):
 
     @classmethod
     def load(cls, folder: Path, data_dir: Path | None = None) -> Run:
-        """A run as its last checkpoint has it. Nothing is written, so that a run under way can be looked at."""
+        """A run as of its last checkpoint. Nothing is written, so a run in progress can be inspected."""
         experiment, _ = load_run(folder)
         if experiment.continual is not None:
             raise InvalidInput(f"{folder}: a stream of tasks; use bayesbinn.runs.stream.open_run")
@@ -139,7 +139,7 @@ class Run(Trainer):
         return self._parts().train
 
     def _worth_saving(self, waited: float, checkpoint_seconds: float) -> bool:
-        # The toy problems have thousands of epochs, each far shorter than a second: not every one is worth a file.
+        # The toy problems have thousands of epochs, each much shorter than a second: do not save every one.
         return waited >= min(1.0, checkpoint_seconds)
 
     @contextmanager
@@ -148,7 +148,7 @@ class Run(Trainer):
     ) -> Iterator[Callable[[Progress], None]]:
         writes = folder is not None and folder.writes
         opened = Curves(folder, self.epoch) if folder is not None and writes else nullcontext()
-        # Around all epochs: the toy problems have thousands of short ones, and are measured by as many threads.
+        # Around all epochs: the toy problems have thousands of short ones, evaluated with the same number of threads.
         with opened as curves, training_threads(self.model, self.recipe.batch_size):
 
             def watch(progress: Progress) -> None:
@@ -160,7 +160,7 @@ class Run(Trainer):
         if self.recipe.classification and writes:
             losses = [row["train_loss"] for row in self.rows]
             targets = self.dataset.train_targets
-            warn_if_stuck(losses, self.rows[-1]["train_accuracy"], targets, stacklevel=5)  # whoever called `train`
+            warn_if_stuck(losses, self.rows[-1]["train_accuracy"], targets, stacklevel=5)  # the caller of `train`
 
     def _end_epoch(self, row: dict[str, Any], clock: Clock, is_last: bool) -> dict[str, Any]:
         training = self.experiment.training
@@ -180,7 +180,7 @@ class Run(Trainer):
         return row
 
     def _measured(self) -> dict[str, float]:
-        """How good the mode is, in percent or in the unit of the targets, and the mean over posterior samples."""
+        """Scores of the mode, in percent or in the unit of the targets, and of the mean over posterior samples."""
         data_parallel.share_buffers(self.model)
         found: dict[str, float] = {}
         parts, training = self._parts(), self.experiment.training

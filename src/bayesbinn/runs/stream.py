@@ -1,12 +1,12 @@
-"""A continual experiment in a folder of its own.
+"""A continual experiment in its own folder.
 
 config.toml             the complete experiment
-data.json               what the run knows of the data set that its tasks are made of
-metrics.jsonl           a line per epoch of every task; accuracies on the way are by 8-bit activations
+data.json               what the run knows about the data set that its tasks are made from
+metrics.jsonl           a line per epoch of every task; accuracies within a task use 8-bit activations
 tasks.jsonl             a line per finished task: accuracies by policy, entropy and histogram of the weights
-result.json             forgetting and transfer, the untrained network, what the end knows of strange inputs
+result.json             forgetting and transfer, the untrained network, final uncertainty about unfamiliar inputs
 checkpoint.pt           everything the next batch needs
-posterior.safetensors   q(w) as it is
+posterior.safetensors   the current q(w)
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from bayesbinn.train.rows import read_rows
 
 
 def stream_for(experiment: Experiment, data_dir: Path | None = None) -> Stream:
-    """The tasks of an experiment, made of its data set."""
+    """The tasks of an experiment, made from its data set."""
     return _stream_of(experiment, load_data(experiment, data_dir))
 
 
 def _stream_of(experiment: Experiment, dataset: Dataset) -> Stream:
     settings = experiment.continual
     if settings is None:
-        raise InvalidInput(f"{experiment.title}: it has no section [continual], so there is one task only")
+        raise InvalidInput(f"{experiment.title}: has no section [continual], so there is only one task")
     if settings.stream == "permuted":
         return data_sets.permuted(dataset, settings.tasks, seed=experiment.training.seed)
     return data_sets.split(dataset, settings.classes_per_task, settings.scenario)
@@ -56,7 +56,7 @@ def open_run(experiment: Experiment, folder: RunFolder | Path, data_dir: Path | 
         place = writable.path
         experiment = refuse_other_source(experiment, place)
         dataset = load_data(experiment, data_dir)
-        # The data first: settings chosen for them, such as the number of epochs, change with them.
+        # Check the data first: settings chosen for them, such as the number of epochs, change with them.
         card, notes = refuse_other_data(card_of(experiment, dataset), place)
         experiment = refuse_another(experiment, place)
         learner = _built(experiment, folder, dataset, card)
@@ -102,12 +102,12 @@ def load_record(folder: Path) -> tuple[Experiment, Record]:
         raise InvalidFile(f"{folder}: there is no run here (no config.toml)")
     experiment = load_experiment(str(config))
     if experiment.continual is None:
-        raise InvalidInput(f"{folder}: a run of one task; a continual one is needed")
+        raise InvalidInput(f"{folder}: a run of one task; expected a continual run")
     try:
         result = json.loads((folder / "result.json").read_text())
         finished = [json.loads(line) for line in (folder / "tasks.jsonl").read_text().splitlines()]
         record = Record(result["tasks"], read_rows(folder / "metrics.jsonl"), finished, result["start"], result["end"])
-        record.summary()  # reads what was measured of every finished task
+        record.summary()  # reads the measurements of every finished task
         return experiment, record
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise InvalidFile(f"{folder}: no readable results ({error}); resuming the run writes them anew") from None
+        raise InvalidFile(f"{folder}: no readable results ({error}); resume the run to rewrite them") from None

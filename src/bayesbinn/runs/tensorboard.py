@@ -1,11 +1,11 @@
-"""A run's metrics as curves for TensorBoard, where that is installed.
+"""A run's metrics as curves for TensorBoard, if it is installed.
 
-Only TensorBoard's messages are imported, which takes 0.03 s; its own writer, or torch's, takes ten times as long at the
-start of every run. The file they are written to is a list of records::
+Only TensorBoard's message classes are imported, which takes 0.03 s; its writer, or torch's, would add ten times as much
+to the start of every run. They are written to a file that is a list of records::
 
     length of the message: 8 bytes | checksum of the length: 4 | message | checksum of the message: 4
 
-all little-endian, with the masked CRC-32C of TFRecord as checksum.
+all little-endian, with TFRecord's masked CRC-32C as the checksum.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _VERSION = "brain.Event:2"
 
 
 class Curves:
-    """Writes to the folder `tensorboard` of a run; without TensorBoard, nowhere.
+    """Writes to the folder `tensorboard` of a run; does nothing without TensorBoard.
 
-    A resumed run starts at `first_epoch`: what an earlier session wrote from there on is hidden.
+    A resumed run starts at `first_epoch`: TensorBoard hides what an earlier session wrote from there on.
     """
 
     def __init__(self, folder: RunFolder, first_epoch: int) -> None:
@@ -57,7 +57,7 @@ class Curves:
                 self._file.close()
 
     def add(self, row: dict[str, Any]) -> None:
-        """One line of metrics; visible before the next epoch starts."""
+        """Add one line of metrics; it is visible before the next epoch starts."""
         numbers = {key: value for key, value in row.items() if key != "epoch" and isinstance(value, (int, float))}
         if self._file is not None:
             values = [self._summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
@@ -73,7 +73,7 @@ class Curves:
 
 
 def _file_name() -> str:
-    """TensorBoard reads the files of a folder in the order of their names."""
+    """A new name that sorts after earlier ones: TensorBoard reads the files of a folder in order of name."""
     seconds, nanoseconds = divmod(time.time_ns(), 10**9)
     return f"events.out.tfevents.{seconds}.{socket.gethostname()}.{os.getpid()}.{nanoseconds:09d}"
 
@@ -84,7 +84,7 @@ def _record(message: bytes) -> bytes:
 
 
 def _masked_crc(content: bytes) -> int:
-    """CRC-32C, turned by 15 bits and shifted, as TFRecord masks it."""
+    """CRC-32C, rotated by 15 bits plus a constant, as TFRecord masks it."""
     crc = _crc32c(content)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

@@ -1,4 +1,4 @@
-"""A trained network as a run's folder has it: to evaluate, to predict with, to pack. The data are not needed."""
+"""A trained network from a run's folder, to evaluate, predict with or pack. The data are not needed."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from bayesbinn.train.folder import RunFolder
 
 @dataclass(frozen=True)
 class Trained:
-    """A network with its weights, and what the run knows of its data."""
+    """A network with its weights, and what the run knows about its data."""
 
     folder: Path
     experiment: Experiment
     card: DataCard
-    """Of a stream: of the task learned last."""
+    """For a stream, the card of the task learned last."""
     model: nn.Module
     posterior: BernoulliPosterior | None
     """Not calibrated; None for full precision."""
     calibration: LogitScale | None
-    """What the run has stored; None if it has nothing for these weights."""
+    """What the run has stored for these weights; None if nothing."""
     epoch: str
     """Which epoch's network this is, in words."""
     tasks_learned: int | None = None
-    """Of a stream."""
+    """Only for a stream."""
     residuals: run_residuals.Residuals | None = None
-    """Of a regression: how far these weights are off; None if the run has not measured it."""
+    """For regression, the errors of these weights; None if the run has not measured them."""
 
     def load_data(self, data_dir: Path | None = None) -> Dataset:
-        """The data of the run, of a stream those of the task learned last; refused if they are others."""
+        """The data of the run (for a stream, of the task learned last); raises if they have changed."""
         if self.tasks_learned is None:
             dataset = load_data(self.experiment, data_dir)
             self.card.refuse_other(card_of(self.experiment, dataset), self.folder)
@@ -59,13 +59,13 @@ class Trained:
         return dataset
 
     def parts(self, data_dir: Path | None = None) -> Parts:
-        """Its data as they were divided for training."""
+        """Its data, split as in training."""
         return self.load_data(data_dir).split(self.experiment.data.validation, self.experiment.split_seed)
 
     def find_calibration(self, data_dir: Path | None = None) -> tuple[LogitScale, tuple[str, ...]]:
-        """The calibration to predict with, and what the user should know about it.
+        """The calibration to predict with, and notes about it for the user.
 
-        Runs that were interrupted, or are of older versions, have stored none: then the data are needed.
+        Runs that were interrupted or come from older versions have not stored one; then the data are needed.
         """
         if self.calibration is not None:
             return self.calibration, ()
@@ -73,14 +73,14 @@ class Trained:
             return run_calibration.NONE, ()
         validation = self.parts(data_dir).validation
         assert validation is not None
-        note = f"{self.folder} has no calibration for these weights: fitted on its data; resuming the run stores it"
+        note = f"{self.folder} has no calibration for these weights; fitted it on the data. Resume the run to store it"
         return run_calibration.fitted(self.model, self.posterior, validation), (note,)
 
 
 def load_network(folder: Path, which: Which = "last", data_dir: Path | None = None) -> Trained:
     """The network of a run, after its last epoch or after the one with the best validation accuracy.
 
-    Only a run of an older version, which knows nothing of its data, needs them for this.
+    Only runs from older versions, which stored nothing about their data, need the data for this.
     """
     experiment = load_config(folder)
     path = folder / "checkpoint.pt"
@@ -93,7 +93,7 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
         raise InvalidInput(f"{folder}: no epoch is finished yet; train first")
     known = known_card(folder, state)
     if known is not None and not (folder / CARD).exists():
-        # A folder where nobody may write, or where another process does, can still be predicted with.
+        # A folder that is read-only, or that another process writes to, can still be used to predict.
         with suppress(BayesbinnError, OSError), RunFolder.locked(folder, patient=False) as writable:
             writable.keep(CARD, known.to_json().encode())
     card = known or card_of(experiment, load_data(experiment, data_dir))
@@ -116,11 +116,11 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
 def _best(folder: Path, state: dict[str, Any], rows: list[dict[str, Any]]) -> BestNetwork:
     row, found = best_epoch(rows), state.get("best")
     if row is None:
-        raise InvalidInput(f"{folder}: no epoch was measured on validation data, so none is the best; use --epoch last")
+        raise InvalidInput(f"{folder}: no epoch was evaluated on validation data, so none is best; use --epoch last")
     if found is None or found["epoch"] != row["epoch"]:
         raise InvalidInput(
-            f"{folder}: the weights of epoch {row['epoch']}, the best, were not kept (older versions kept the last "
-            "alone); use --epoch last"
+            f"{folder}: the weights of epoch {row['epoch']}, the best, were not stored (older versions stored only "
+            "the last); use --epoch last"
         )
     return BestNetwork(**found)
 
@@ -134,7 +134,7 @@ def _learned(
     if state is None or not learned:
         raise InvalidInput(f"{folder}: no task is learned yet; train first")
     if which == "best":
-        raise InvalidInput(f"{folder}: a stream of tasks keeps the weights of its last epoch alone; use --epoch last")
+        raise InvalidInput(f"{folder}: a stream of tasks keeps only the weights of its last epoch; use --epoch last")
     if state.get("card"):
         card = DataCard.from_json(state["card"], str(path))
     else:
@@ -149,7 +149,7 @@ def _learned(
 def _restored(
     path: Path, experiment: Experiment, card: DataCard, state: dict[str, Any]
 ) -> tuple[nn.Module, BernoulliPosterior | None]:
-    with torch.random.fork_rng([]):  # loading must not disturb what else the program draws
+    with torch.random.fork_rng([]):  # loading must not change the program's random stream
         model = build_model(experiment, card)
     optimizer, _ = make_optimizers(experiment, model, card)
     with resuming(path):
@@ -164,7 +164,7 @@ def load_trained(
 ) -> tuple[Experiment, Dataset, nn.Module, BernoulliPosterior | None]:
     """A run's network with its weights, its data and its posterior, not calibrated (None for full precision).
 
-    Of a stream of tasks: the network as it is now, and the data of the task learned last.
+    For a stream of tasks: the current network, and the data of the task learned last.
     """
     trained = load_network(folder, data_dir=data_dir)
     return trained.experiment, trained.load_data(data_dir), trained.model, trained.posterior

@@ -1,7 +1,8 @@
-"""The calibration that a run keeps with its weights, so that predicting and packing need no data.
+"""The calibration that a run stores with its weights, so that predicting and packing need no data.
 
-A posterior's file carries its own. ``calibration.json`` has those of all networks, full precision too, each with
-the hash of the network that it was fitted to: point masses keep their λ while BatchNorm and real weights train on.
+A posterior's file includes its calibration. ``calibration.json`` holds those of all networks, including full
+precision, each with the hash of the network it was fitted to: a point mass may keep its λ while BatchNorm and real
+weights still change.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ POSTERIORS: dict[Which, str] = {"last": "posterior.safetensors", "best": "best.s
 FILE_NAME = "calibration.json"
 NONE = LogitScale()
 SAMPLES = 10
-"""Posterior samples behind the calibration of the mean."""
+"""Number of posterior samples used to calibrate the mean."""
 BATCH = 1000
 
 
 def fitted(model: nn.Module, posterior: BernoulliPosterior | None, validation: Part) -> LogitScale:
-    """The calibration that suits the validation part of a classification."""
+    """Fit the calibration of a classifier on the validation part."""
     x, y = validation.whole()
     device = next(model.parameters()).device
     found = calibrate(model, posterior, x.to(device), y.to(device), samples=SAMPLES, batch_size=BATCH)
@@ -42,9 +43,9 @@ def fitted(model: nn.Module, posterior: BernoulliPosterior | None, validation: P
 
 
 def network_hash(model: nn.Module, posterior: BernoulliPosterior | None) -> str:
-    """SHA-256 over λ, the buffers and the real weights: of all that predictions depend on.
+    """SHA-256 of λ, the buffers and the real weights: everything that predictions depend on.
 
-    Binary weights are left out: λ decides on them, and the model holds whatever sample was drawn last.
+    Binary weights are left out: λ determines them, and the model holds whichever sample was drawn last.
     """
     natural = {} if posterior is None else posterior.natural
     state = {canonical_name(name): value for name, value in model.state_dict().items()}
@@ -63,7 +64,7 @@ def _add(digest: Any, name: str, value: Tensor) -> None:
 
 
 def stored(folder: Path, which: Which, model: nn.Module, posterior: BernoulliPosterior | None) -> LogitScale | None:
-    """What a run has kept for exactly this network; None if it has nothing."""
+    """What the run has stored for exactly this network; None if nothing."""
     found = _read(folder / FILE_NAME).get(which)
     if found is None or found.network != network_hash(model, posterior):
         return None
@@ -82,14 +83,14 @@ def store(
     posterior: BernoulliPosterior | None,
     calibration: LogitScale,
 ) -> None:
-    """Keep a calibration, with the posterior where there is one."""
+    """Store a calibration, and the posterior if there is one."""
     if posterior is not None:
         posterior.with_logit_scale(calibration).save(folder.writable(POSTERIORS[which]))
     if calibration != NONE:
         try:
             known = _read(folder.path / FILE_NAME)
         except BayesbinnError:
-            known = {}  # a damaged file is written anew
+            known = {}  # a damaged file is replaced
         known[which] = _Kept(epoch, network_hash(model, posterior), calibration)
         write_sealed(folder, FILE_NAME, {name: kept.to_dict() for name, kept in known.items()})
 
@@ -98,7 +99,7 @@ def store(
 class _Kept:
     epoch: int
     network: str
-    """Its hash; empty in files of older versions, whose calibrations are fitted again."""
+    """Its hash; empty in files from older versions, whose calibrations are fitted again."""
     calibration: LogitScale
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class _Kept:
 
 
 def _read(path: Path) -> dict[Which, _Kept]:
-    """Of the last network and of the best."""
+    """The entries for the last and the best network."""
     return read_sealed(path, _Kept.from_dict)
 
 
@@ -119,14 +120,14 @@ def _read(path: Path) -> dict[Which, _Kept]:
 
 
 def write_sealed(folder: RunFolder, name: str, content: dict[Which, dict[str, Any]]) -> None:
-    """As JSON, with the SHA-256 of the rest under ``sha256``."""
+    """Write JSON, with the SHA-256 of the rest under ``sha256``."""
     folder.write(name, json.dumps({**content, "sha256": _checksum(content)}, indent=1).encode())
 
 
 def read_sealed(path: Path, parse: Callable[[dict[str, Any]], Entry]) -> dict[Which, Entry]:
-    """The entries of a file that `write_sealed` wrote; empty without the file. Damage is one line.
+    """The entries of a file that `write_sealed` wrote; empty if there is no file. A damaged file raises `InvalidFile`.
 
-    Files of older versions have no checksum. What they claim about a network is left out, so that nobody trusts it.
+    Files from older versions have no checksum. Their network hashes are dropped, so that nothing relies on them.
     """
     if not path.exists():
         return {}
@@ -137,11 +138,11 @@ def read_sealed(path: Path, parse: Callable[[dict[str, Any]], Entry]) -> dict[Wh
             for entry in content.values():
                 entry.pop("network", None)
         elif checksum != _checksum(content):
-            raise ValueError("its checksum does not fit")
+            raise ValueError("its checksum does not match")
         return {which: parse(content[which]) for which in POSTERIORS if which in content}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InvalidFile(f"{path}: damaged ({reason}); resuming the run writes it anew") from None
+        raise InvalidFile(f"{path}: damaged ({reason}); resume the run to rewrite it") from None
 
 
 def _checksum(content: Mapping[Which, Any]) -> str:

@@ -1,7 +1,7 @@
 """Checkpoints: written with a checksum, and compared with what the run itself would write before they are used.
 
-A checksum finds damage. A file that someone changed and sealed again, or that another program wrote, has a valid one:
-what does not have the shape and type that training expects is refused here, not by a traceback an hour later.
+A checksum detects damage, but a file that someone edited and sealed again, or that another program wrote, has a valid
+one. So values without the shape and type that training expects are rejected here, not by a traceback an hour later.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _ADAM = ("exp_avg", "exp_avg_sq")
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write a file that `torch.load` reads, with a checksum at its end."""
-    content = io.BytesIO()  # torch's own writer of files does not say why a disk refuses it
+    content = io.BytesIO()  # when torch writes the file itself, its errors do not say why the disk failed
     torch.save(state, content)
     write_whole(path, seal_zip(content.getbuffer()))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """What a run has saved; None if it has not."""
+    """The state that a run has saved; None if there is none."""
     if not path.exists():
         return None
     with resuming(path):
@@ -41,13 +41,13 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         check_zip(content)
         state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
         if not isinstance(state, dict):
-            raise InvalidFile(f"it holds {_kind(state)}, not the state of a run")
+            raise InvalidFile(f"it contains {_kind(state)}, not the state of a run")
         return state
 
 
 @contextmanager
 def resuming(path: Path) -> Iterator[None]:
-    """A checkpoint that is damaged or does not fit is one line."""
+    """Report a checkpoint that is damaged or does not match the run in one line."""
     try:
         yield
     except Exception as error:
@@ -60,14 +60,14 @@ def resuming(path: Path) -> Iterator[None]:
 
 
 def check_alike(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Refuse a saved state whose entries differ in type or shape from those of a state made now."""
+    """Reject a saved state whose entries differ in type or shape from those of a new state."""
     for key in own.keys() & saved.keys():
         if problem := _difference(saved[key], own[key], key):
             raise InvalidFile(problem)
 
 
 def check_accuracies(finished: list[dict[str, Any]]) -> None:
-    """Refuse lines of finished tasks whose accuracies are not {policy: {task: percent}}."""
+    """Reject lines of finished tasks whose accuracies are not {policy: {task: percent}}."""
     for line in finished:
         for policy, found in line["accuracy"].items():
             for task, value in found.items():
@@ -77,17 +77,17 @@ def check_accuracies(finished: list[dict[str, Any]]) -> None:
 
 
 def check_progress(saved: Mapping[str, Any], examples: int) -> None:
-    """Refuse counts of the epoch under way that no run of so many examples can have."""
+    """Reject counts of the current epoch that exceed its number of examples."""
     totals = saved["totals"]
     for key in ("correct", "seen", "batches"):
         if totals[key] > examples:
-            raise InvalidFile(f"totals.{key} is {totals[key]}, of {examples} examples")
+            raise InvalidFile(f"totals.{key} is {totals[key]}, but there are only {examples} examples")
     if saved["elapsed"] < 0:
-        raise InvalidFile(f"elapsed is {saved['elapsed']}: it must be 0 or more")
+        raise InvalidFile(f"elapsed is {saved['elapsed']}: must be 0 or more")
 
 
 def check_lines(lines: Any, what: str) -> None:
-    """Refuse metrics that could not be written as lines of JSON, or lack what is read from them."""
+    """Reject metrics that cannot be written as lines of JSON, or that lack required values."""
     if not isinstance(lines, list):
         raise InvalidFile(f"{what} is {_kind(lines)}, not a list")
     json.dumps(lines)
@@ -95,7 +95,7 @@ def check_lines(lines: Any, what: str) -> None:
 
 
 def check_adam(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Refuse moments that are not of their parameter's shape: torch would notice at the next step only."""
+    """Reject moments whose shape differs from their parameter's: torch would only notice at the next step."""
     if not isinstance(optimizer, torch.optim.Adam):
         return
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -103,7 +103,7 @@ def check_adam(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> No
     for index, parameter in zip(indices, own, strict=True):
         state = saved["state"].get(index)
         if state is None:
-            continue  # it had no step yet
+            continue  # no step yet
         for name in _ADAM:
             if problem := _difference(state[name], torch.zeros_like(parameter), f"{name} of parameter {index}"):
                 raise InvalidFile(problem)
@@ -126,7 +126,7 @@ def _difference(saved: Any, own: Any, where: str) -> str:
                 if problem := _difference(saved[key], value, place):
                     return problem
             elif isinstance(value, (int, float)) and "param_groups" not in where:
-                return f"{place} is missing"  # settings may be younger than the file; tensors are matched by name
+                return f"{place} is missing"  # settings may be newer than the file; tensors are matched by name
         return ""
     if isinstance(own, (list, tuple)):
         if not isinstance(saved, (list, tuple)) or (own and len(saved) != len(own)):
@@ -159,7 +159,7 @@ def _difference_of_values(saved: Any, own: Any, where: str) -> str:
         fits = fits and (saved >= 0 or own < 0)
     else:
         fits = True
-    return "" if fits else f"{where} is {_kind(saved)}, where a run has {_kind(own)}"
+    return "" if fits else f"{where} is {_kind(saved)}, expected {_kind(own)}"
 
 
 def _kind(value: Any) -> str:

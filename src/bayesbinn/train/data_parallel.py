@@ -1,14 +1,14 @@
-"""Training by several processes on one batch, each on its share: data parallel, started by torchrun.
+"""Data-parallel training: several processes, started by torchrun, each work on a share of the same batch.
 
     torchrun --nproc-per-node 2 -m bayesbinn train mnist
 
-Every rank has the whole network and the whole data set. Batch k of an epoch is the same set of examples
-whatever the number of ranks, and each takes a contiguous share of it; DistributedDataParallel averages the
-gradients, so that all ranks make the same step. By default they also draw the same noise: together they are
-one process with the whole batch. Rank 0 alone reads and writes the run's folder.
+Every rank has the whole network and the whole data set. Batch k of an epoch is the same set of examples for any
+number of ranks, and each rank takes a contiguous share of it; DistributedDataParallel averages the gradients, so that
+all ranks take the same step. By default they also draw the same noise: together they behave like one process with the
+whole batch. Only rank 0 reads and writes the run's folder.
 
-BatchNorm sees the share of its own rank, unless `sync_batchnorm` is set. The running statistics that are
-evaluated and saved are then rank 0's.
+BatchNorm sees its rank's share of the batch, unless `sync_batchnorm` is set. The running statistics that are evaluated
+and saved are then rank 0's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bayesbinn.train.loop import Batch, Totals
 TIMEOUT = 300.0
 """Seconds without an answer after which another rank counts as lost."""
 
-# The running statistics of BatchNorm are not used in training, so they need not travel. Newer torchs renamed this.
+# Training does not use BatchNorm's running statistics, so they need not be sent. Newer versions of torch renamed this.
 _BUFFERS_AT_EVERY_BATCH = (
     "forward_sync_buffers"
     if "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters
@@ -51,7 +51,7 @@ _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
 
 
 class LostRank(BayesbinnError, ConnectionError):
-    """Another rank has ended, or does not answer."""
+    """Another rank has ended or does not answer."""
 
 
 # ---- joining and leaving -----------------------------------------------------------------------------
@@ -59,9 +59,9 @@ class LostRank(BayesbinnError, ConnectionError):
 
 @contextmanager
 def session(timeout: float = TIMEOUT) -> Iterator[None]:
-    """Be one of the ranks that torchrun has started, for the length of a ``with`` block.
+    """Join the ranks that torchrun has started, for the duration of a ``with`` block.
 
-    Without torchrun the process is alone, and nothing happens. When another rank is lost, every rank that
+    A process started without torchrun is on its own, and nothing happens. When another rank is lost, every rank that
     notices raises `LostRank`.
     """
     place = _place()
@@ -93,9 +93,9 @@ def session(timeout: float = TIMEOUT) -> Iterator[None]:
 def _leave() -> None:
     """End the group.
 
-    Gloo's threads are joined when the last reference to the group goes. DistributedDataParallel's reducer has one, and
-    drops it while it holds the interpreter's lock; a thread of gloo that needs the lock to let go of a tensor would
-    then wait for ever, and be waited for. So the reducers go first; other references let go of the lock.
+    Gloo's threads are joined when the last reference to the group is dropped. DistributedDataParallel's reducer has
+    one, and drops it while holding the interpreter lock. A gloo thread that needs that lock to free a tensor would then
+    deadlock with it. So drop the reducers first; the other references are dropped without the lock.
     """
     for replica in list(_replicas):
         vars(replica).update(reducer=None, logger=None)
@@ -104,7 +104,7 @@ def _leave() -> None:
 
 
 def _place() -> tuple[int, int, int] | None:
-    """Rank, number of ranks and rank on this machine, as torchrun says; None for a process alone."""
+    """Rank, number of ranks and rank on this machine, as set by torchrun; None for a single process."""
     if "RANK" not in os.environ:
         return None
     advice = "start with `torchrun --nproc-per-node N -m bayesbinn train ...`, or unset RANK"
@@ -117,7 +117,7 @@ def _place() -> tuple[int, int, int] | None:
         rank, world, local_rank, port = -1, 0, 0, 0
     if not 0 <= rank < world or local_rank < 0 or not 0 < port < 65536:
         found = ", ".join(f"{name}={os.environ[name]}" for name in _NUMBERS)
-        raise InvalidInput(f"{found}: ranks are counted from 0 to WORLD_SIZE - 1, ports up to 65535; {advice}")
+        raise InvalidInput(f"{found}: RANK must be 0 to WORLD_SIZE - 1, MASTER_PORT 1 to 65535; {advice}")
     return None if world == 1 else (rank, world, local_rank)
 
 
@@ -126,22 +126,22 @@ def _join(local_rank: int, timeout: float) -> None:
     if torch.cuda.is_available():
         if local_rank >= torch.cuda.device_count():
             raise InvalidInput(
-                f"no GPU is left for rank {local_rank} of this machine, which has {torch.cuda.device_count()}; start "
-                "one rank for each, or set CUDA_VISIBLE_DEVICES='' to train on CPUs"
+                f"no GPU for rank {local_rank} on this machine, which has {torch.cuda.device_count()}; start "
+                "one rank per GPU, or set CUDA_VISIBLE_DEVICES='' to train on CPUs"
             )
         torch.cuda.set_device(local_rank)
-        backend = "cpu:gloo,cuda:nccl"  # counts and decisions are in the memory of the CPU
+        backend = "cpu:gloo,cuda:nccl"  # counts and decisions are in CPU memory
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
 
 
 def _is_about_another_rank(error: RuntimeError) -> bool:
-    # Gloo raises plain RuntimeErrors, which name its source files or the connection.
+    # Gloo raises plain RuntimeErrors that name its source files or the connection.
     kinds = (dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError)
     return isinstance(error, kinds) or any(word in str(error).lower() for word in ("gloo", "connection", "nccl"))
 
 
 def device() -> torch.device:
-    """Where this rank computes: on its GPU where there are any, else on the CPU; a process alone on the CPU."""
+    """Where this rank computes: on its GPU if the machine has any, else on the CPU; a single process uses the CPU."""
     if ranks.world() > 1 and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
@@ -151,7 +151,7 @@ def device() -> torch.device:
 
 
 def prepared(model: nn.Module, sync_batchnorm: bool) -> nn.Module:
-    """The model where this rank computes, its BatchNorm over the whole batch if that is wanted."""
+    """The model on this rank's device; with `sync_batchnorm`, its BatchNorm sees the whole batch."""
     if sync_batchnorm and ranks.world() > 1:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return model.to(device())
@@ -160,7 +160,7 @@ def prepared(model: nn.Module, sync_batchnorm: bool) -> nn.Module:
 def replicated(
     model: nn.Module, optimizer: BinaryOptimizer, real_optimizer: torch.optim.Optimizer | None = None
 ) -> nn.Module:
-    """The model as all ranks train it together. Call it once; a process alone gets the model back."""
+    """The model as all ranks train it together. Call it once; a single process gets the model itself."""
     if ranks.world() == 1:
         return model
     kind = _OwnNoise if optimizer.independent_noise else DistributedDataParallel
@@ -175,9 +175,9 @@ def replicated(
 class _OwnNoise(DistributedDataParallel):
     """Leaves the gradients as they are.
 
-    With noise of its own each rank has another s: the mean of s⊙g, which the optimizer takes, is not the mean
-    of s times the mean of g. To keep the binary parameters from DistributedDataParallel instead would leave it
-    none in the paper's networks, which it refuses.
+    With independent noise each rank has a different s: the mean of s⊙g, which the optimizer takes, is not the mean of s
+    times the mean of g. Hiding the binary parameters from DistributedDataParallel instead would leave it no parameters
+    in the paper's networks, which is an error.
     """
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -194,7 +194,7 @@ def _average_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 
 def share_buffers(model: nn.Module) -> None:
-    """Every rank gets rank 0's running statistics."""
+    """Copy rank 0's running statistics to every rank."""
     for buffer in model.buffers():
         ranks.broadcast(buffer)
 
@@ -202,7 +202,7 @@ def share_buffers(model: nn.Module) -> None:
 def separate_dropout(seed: int, epoch: int, batch: int) -> None:
     """Start torch's random stream for one batch, so that no two ranks drop the same units.
 
-    On CPUs rank 0 goes on in the stream that the checkpoint keeps, as a process alone does.
+    On CPUs, rank 0 continues the stream that the checkpoint stores, as a single process does.
     """
     if ranks.rank() or device().type == "cuda":
         state = np.random.SeedSequence([seed, epoch, batch, ranks.rank()]).generate_state(1, np.uint64)
@@ -213,7 +213,7 @@ def separate_dropout(seed: int, epoch: int, batch: int) -> None:
 
 
 def own_batches(part: Part, batch_size: int) -> Iterator[Batch]:
-    """The batches of an evaluation that fall to this rank: whole ones, so that the sums are those of one process."""
+    """This rank's batches of an evaluation: whole ones, so that the sums are those of one process."""
     where = device()
     for index in range(ranks.rank(), len(part.batches(batch_size)), ranks.world()):
         x, y = next(iter(part.batches(batch_size, start=index)))
@@ -227,5 +227,5 @@ def total_of(totals: Totals) -> Totals:
 
 
 def part_of(totals: Totals) -> Totals:
-    """What this rank goes on from, so that `total_of` is `totals` again: rank 0 takes all."""
+    """What this rank continues from, so that `total_of` gives `totals` again: rank 0 takes everything."""
     return totals if ranks.rank() == 0 else Totals(batches=totals.batches)

@@ -47,15 +47,15 @@ class RunFolder:
     @classmethod
     @contextmanager
     def locked(cls, path: Path, *, tell: Tell = _ignore, patient: bool = True) -> Iterator[RunFolder]:
-        """Own a folder for the length of the block. A folder created here is removed again if nothing is written.
+        """Own a folder for the duration of the block. A folder created here is removed again if nothing is written.
 
-        A folder in use by a living process of this machine is refused. A process of another machine may have ended, so
-        a `patient` caller waits until it has been silent for long enough; `tell` receives one line about that.
+        It is an error if a live process on this machine uses the folder. A process on another machine may have ended,
+        so a `patient` caller waits until it has been silent for long enough; `tell` receives one line about that.
         """
         lock, told = RunLock(path), False
         made = [each for each in (path, *path.parents) if not each.exists()]
         try:
-            # In short rounds: ranks that hear nothing for long would take rank 0 for lost.
+            # In short rounds: ranks that hear nothing for a long time would consider rank 0 lost.
             while not ranks.decided(lock.claim):
                 if not patient:
                     raise InvalidUse(lock.waits_for or f"{path}: another process is writing there")
@@ -69,7 +69,7 @@ class RunFolder:
             if ranks.rank() == 0:
                 with suppress(OSError):
                     for each in made:
-                        each.rmdir()  # only if nothing came of it
+                        each.rmdir()  # only if it is empty
 
     @classmethod
     @contextmanager
@@ -112,7 +112,7 @@ class RunFolder:
 
 @contextmanager
 def owned(folder: RunFolder | Path) -> Iterator[RunFolder]:
-    """The folder itself if it is locked already; a path is locked for the length of the block."""
+    """The folder itself if it is already locked; a path is locked for the duration of the block."""
     if isinstance(folder, RunFolder):
         yield folder
     else:

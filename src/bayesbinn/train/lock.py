@@ -1,11 +1,11 @@
-"""One writer per run folder, also among machines that share it.
+"""One writer per run folder, even among machines that share it.
 
-The lock is a file that names its owner, who touches it every few seconds. Another process takes it over when the
-owner is a process of the same machine that has ended, or when nobody has touched the file for a while. How long that
-is, the waiting process measures by its own clock: the clocks of two machines may differ.
+The lock is a file that names its owner, which touches it every few seconds. Another process takes it over when the
+owner was a process on the same machine and has ended, or when the file has not been touched for a while. The waiting
+process measures that time with its own clock, because the clocks of two machines may differ.
 
-A process may be killed at any of these steps. So every file here names its process from the moment it exists, by its
-content or, before there is any, by its name, and the next owner removes what dead processes left.
+A process may be killed at any of these steps. So every file here identifies its process from the moment it exists, by
+its content or, while it is still empty, by its name, and the next owner removes what dead processes left.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidUse
 NAME = "lock"
 HEARTBEAT = 10.0
 STALE = 120.0
-"""Seconds without a touch. NFS may show a file's time up to a minute late."""
+"""Seconds without a touch after which a lock is stale. NFS may show a file's time up to a minute late."""
 POLL = 0.2
 
 
@@ -45,12 +45,12 @@ class Owner:
     started: str
 
     def dead(self) -> bool:
-        """Whether it is known to have ended. Of another machine nothing is known."""
+        """Whether it is known to have ended. Nothing is known about processes on other machines."""
         return self.machine == _machine() and _start_of(self.process) != self.started
 
 
 def _machine() -> str:
-    """This machine since its last start; of a container, the container: its process numbers are its own."""
+    """Identifies this machine since its last boot, or the container: a container numbers its own processes."""
     parts = [platform.node()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -59,7 +59,7 @@ def _machine() -> str:
 
 
 def _start_of(process: int) -> str:
-    """When a process started, which tells it from a later one of the same number; empty when it has ended."""
+    """When a process started, to distinguish it from a later one with the same number; empty if it has ended."""
     with suppress(OSError):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[0] in "ZX" else fields[19]
@@ -86,7 +86,7 @@ class RunLock:
         self._guard = self.path.with_suffix(".taking")
         self._since: dict[Path, tuple[object, float]] = {}
         self.waits_for = ""
-        """After a `claim` that failed: what it waits for, if that may take long."""
+        """After a failed `claim`: what it is waiting for, if that may take long."""
         self._leaving = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -97,9 +97,9 @@ class RunLock:
         should_stop: Callable[[], bool] = lambda: False,
         tell: Callable[[str], None] = lambda text: None,
     ) -> bool:
-        """Become the owner; False when another one is alive and waiting is over or not wanted.
+        """Become the owner; False if another owner is alive and `wait` is False or `should_stop` returns True.
 
-        `tell` hears once what is waited for, if that may take long.
+        `tell` is called once with what the lock is waiting for, if that may take long.
         """
         self.waits_for = ""
         while not self._attempt():
@@ -116,15 +116,15 @@ class RunLock:
         return True
 
     def claim(self) -> bool:
-        """Become the owner now. An owner of this machine that is alive is an error; False: try again in a second.
+        """Become the owner now. A live owner on this machine is an error. If False, try again in a second.
 
-        A process of another machine may have ended. How long it has been silent is counted from the first call.
+        A process on another machine may have ended. Its silence is timed from the first call.
         """
         folder = self.path.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InvalidFile(f"{folder}: the folder of the run cannot be made ({error.strerror})") from None
+            raise InvalidFile(f"{folder}: cannot create the folder of the run ({error.strerror})") from None
         try:
             if self.acquire(wait=False):
                 return True
@@ -141,19 +141,19 @@ class RunLock:
 
     def _note_wait(self, found: tuple[Owner | None, int] | None) -> str:
         blocked, folder = self._blocked_by(found), self.path.parent
-        end = f"after {self._stale:.0f} s without a sign of it this one goes on"
+        end = f"this process continues after {self._stale:.0f} s without a sign of it"
         self.waits_for = f"{folder}: {blocked}; {end}" if blocked else ""
         return self.waits_for
 
     def _blocked_by(self, found: tuple[Owner | None, int] | None) -> str:
-        """What only time can remove, in words; empty when the way is free."""
+        """Describes what only waiting can resolve; empty if nothing blocks."""
         if found is None:
             return ""
         owner, _ = found
         if owner is None:
-            return f"the file {NAME!r} there names no process"
+            return f"the file {NAME!r} there does not name a process"
         if owner.machine != _machine():
-            return "a process of another machine was writing there"
+            return "a process on another machine was writing there"
         if not owner.dead():
             return ""
         with suppress(OSError):
@@ -168,12 +168,12 @@ class RunLock:
         return self._thread is not None
 
     def check(self) -> None:
-        """Raise when the folder is another's. To be called before every writing: an owner may have slept."""
+        """Raise if another process owns the folder. Call before every write: the owner may have been suspended."""
         if self._is_lost():
-            raise LockLost(f"{self.path}: another process took this run over; it goes on there")
+            raise LockLost(f"{self.path}: another process took over this run and continues it")
 
     def release(self) -> None:
-        """Let others in; a lock that was lost, or never held, is left alone."""
+        """Release the lock; does nothing if it was lost or never held."""
         self._leaving.set()
         if self._thread is None:
             return
@@ -183,13 +183,13 @@ class RunLock:
             self._remove(self.path, lambda taken: _read(taken) == self._owner)
 
     def _attempt(self) -> bool:
-        """Create the lock, or take over that of an owner who has ended or was silent for too long."""
+        """Create the lock, or take it over from an owner that has ended or was silent for too long."""
         if self._create(self.path):
             return True
         try:
             found = owner_of(self.path.parent)
         except OSError:
-            return False  # of a shared file system, for a moment
+            return False  # a shared file system may fail for a moment
         if found is None:
             return False  # it has just been released
         gone = found[0] is not None and found[0].dead()
@@ -203,7 +203,7 @@ class RunLock:
         return now - self._since[path][1]
 
     def _create(self, path: Path) -> bool:
-        """Create a file that names this process, unless it exists. Nobody ever sees it empty."""
+        """Create a file that names this process, unless it exists. Other processes never see it empty."""
         if path.exists():
             return False
         self._write_own_file()
@@ -240,7 +240,7 @@ class RunLock:
             raise
 
     def _take_over(self, stale: tuple[Owner | None, int]) -> bool:
-        """Replace a dead owner's lock. A second file keeps two processes from doing so at once."""
+        """Replace a dead owner's lock. A second file prevents two processes from doing so at once."""
         if not self._create(self._guard) and not (self._clear_guard() and self._create(self._guard)):
             return False
         try:
@@ -257,7 +257,7 @@ class RunLock:
         return not self._is_lost()
 
     def _clear_guard(self) -> bool:
-        """Remove the guard of a process that ended while it took over; of another machine, when it is old."""
+        """Remove the guard of a process that ended during a takeover; one from another machine, once it is old."""
         try:
             seen = _read(self._guard), self._guard.stat().st_mtime_ns
         except FileNotFoundError:
@@ -272,9 +272,9 @@ class RunLock:
         return False
 
     def _clear_leftovers(self) -> None:
-        """Remove what killed processes left beside the lock. No living one keeps such a file for long."""
+        """Remove files that killed processes left next to the lock. A live process never keeps one for long."""
         with suppress(OSError):
-            now = self.path.stat().st_mtime  # by the clock of the file system
+            now = self.path.stat().st_mtime  # on the file system's clock
             for left in self.path.parent.glob(f"{NAME}.*"):
                 with suppress(OSError):
                     owner = _read(left) or _named_by(left.name)
@@ -282,7 +282,7 @@ class RunLock:
                         left.unlink()
 
     def _remove(self, path: Path, is_meant: Callable[[Path], bool]) -> None:
-        """Delete a file unless another has taken its place: nobody else knows it by the name it has meanwhile."""
+        """Delete a file unless another has taken its place. It is renamed first, so that no other process uses it."""
         with suppress(OSError):
             os.rename(path, self._own_file)
             if not is_meant(self._own_file):
@@ -291,7 +291,7 @@ class RunLock:
             self._own_file.unlink()
 
     def _is_lost(self) -> bool:
-        """Whether the file is gone or names another owner. One that cannot be read for a moment tells nothing."""
+        """Whether the file is gone or names another owner. A file that cannot be read right now does not count."""
         try:
             owner = _read(self.path)
         except FileNotFoundError:
@@ -309,12 +309,12 @@ class RunLock:
 
 
 def _own_name(owner: Owner) -> str:
-    """Of the file that becomes a lock once it is written. The name tells whose it is, should it stay empty."""
+    """The name of the file that becomes a lock once it is written. It identifies the owner if the file is empty."""
     return f"{NAME}.{_digest(owner.machine)}-{owner.process}-{owner.started}-{owner.token}"
 
 
 def _named_by(name: str) -> Owner | None:
-    """The process of this machine that `_own_name` named, if it did."""
+    """The process on this machine that `_own_name` encoded; None for any other name."""
     parts = name.removeprefix(f"{NAME}.").split("-")
     if len(parts) != 4 or parts[0] != _digest(_machine()) or not parts[1].isdecimal():
         return None
@@ -334,7 +334,7 @@ def _read(path: Path) -> Owner | None:
 
 
 def owner_of(folder: Path) -> tuple[Owner | None, int] | None:
-    """Who owns a folder, and when the lock was touched (ns); None where there is no lock."""
+    """Who owns a folder, and when the lock was last touched (ns); None if there is no lock."""
     path = folder / NAME
     try:
         return _read(path), path.stat().st_mtime_ns
@@ -343,7 +343,7 @@ def owner_of(folder: Path) -> tuple[Owner | None, int] | None:
 
 
 def seems_owned(folder: Path) -> bool:
-    """Whether a process seems to write there now: a guess for displays, by the clocks of both machines."""
+    """Whether a process seems to be writing there now: a guess for displays, which compares two machines' clocks."""
     try:
         found = owner_of(folder)
     except OSError:

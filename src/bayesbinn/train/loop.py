@@ -44,7 +44,7 @@ class Totals:
 
 
 def correct_predictions(output: Tensor, targets: Tensor) -> int:
-    """How many classes are right; 0 for regression. A single logit decides between two classes."""
+    """How many classes are correct; 0 for regression. A single logit decides between two classes."""
     output = output.detach()
     if output.dim() == 2 and output.shape[1] > 1 and not targets.is_floating_point():
         return int((output.argmax(1) == targets).sum())
@@ -66,11 +66,11 @@ def train_batches(
     before_batch: Callable[[], None] = lambda: None,
     after_batch: Callable[[], None] = lambda: None,
 ) -> None:
-    """Train on batches one after the other, adding to `totals`. The callbacks see every batch pass by.
+    """Train on each batch in turn, adding to `totals`. The callbacks run before and after every batch.
 
-    Data-parallel ranks pass their shares, and in `sizes` how many examples each batch has over all ranks: the
-    mean of their gradients is then that over the batch, also where the shares differ. A batch that every rank
-    has as a whole is counted by rank 0.
+    Data-parallel ranks pass their shares, and in `sizes` the number of examples in each batch over all ranks: the mean
+    of their gradients is then the mean over the batch, even if the shares differ in size. If every rank has the whole
+    batch, only rank 0 counts it.
     """
     model.train()
     device = next(model.parameters()).device
@@ -98,7 +98,7 @@ def train_batches(
 
 
 def _average_gradients(optimizer: torch.optim.Optimizer, samples: int) -> None:
-    """Gradients of real parameters add up over the samples; those of binary ones the method averages itself."""
+    """Average the real parameters' gradients, which add up over the samples; the method averages the binary ones."""
     if samples > 1:
         for group in optimizer.param_groups:
             for p in group["params"]:
@@ -107,24 +107,24 @@ def _average_gradients(optimizer: torch.optim.Optimizer, samples: int) -> None:
 
 
 def set_learning_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float) -> None:
-    """Set every group to `factor` times the rate it started with, which is kept in the group."""
+    """Set every group to `factor` times its initial rate, which is stored in the group."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
 
 
 SMALL_STEP = 1 << 25
-"""Products of weights and examples in a step below which several threads only wait for each other."""
+"""Weights times examples in a step, below which several threads mostly wait for each other."""
 
 
 @contextmanager
 def training_threads(model: nn.Module, batch_size: int) -> Iterator[None]:
-    """One thread for steps so small that several would mostly wait for each other; otherwise torch's."""
+    """One thread for steps so small that several would mostly wait for each other; otherwise torch's setting."""
     threads = torch.get_num_threads()
     weights = sum(parameter.numel() for parameter in model.parameters())
     is_small = weights * batch_size < SMALL_STEP
     if any(isinstance(layer, _ConvNd) for layer in model.modules()):
-        is_small = False  # a weight of a convolution is used for many pixels
+        is_small = False  # a convolution uses each weight for many pixels
     torch.set_num_threads(1 if is_small else threads)
     try:
         yield
@@ -134,7 +134,7 @@ def training_threads(model: nn.Module, batch_size: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the data showed."""
+    """The metrics of one pass over the data."""
 
     number: int
     lr: float
@@ -162,10 +162,10 @@ def fit(
 ) -> list[Epoch]:
     """Train on tensors in memory, in a new random order every epoch.
 
-    A last batch of a single example is left out, because BatchNorm has no statistics of it, unless `batch_size` is 1.
+    A last batch of a single example is left out, because BatchNorm needs more than one, unless `batch_size` is 1.
     """
     if len(inputs) != len(targets) or len(inputs) < 2:
-        raise InvalidInput(f"{len(inputs)} inputs and {len(targets)} targets: equal numbers, 2 or more, are needed")
+        raise InvalidInput(f"{len(inputs)} inputs and {len(targets)} targets: need equal numbers, at least 2")
     optimizers = [optimizer] if real_optimizer is None else [optimizer, real_optimizer]
     generator = torch.Generator().manual_seed(seed)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -193,10 +193,10 @@ def fit(
 
 
 def stuck_at_chance(losses: Sequence[float], accuracy: float, majority: float, examples: int) -> bool:
-    """Whether training taught nothing: no better than the largest class, and a loss that did not fall.
+    """Whether the network learned nothing: no better than the largest class, and a loss that did not fall.
 
-    `losses` are the training losses by epoch, `accuracy` that of the last epoch, in percent like `majority`, the share
-    of the largest class. Better means by three standard errors; a loss falls if it ends 5 % below its start.
+    `losses` are the training losses by epoch, `accuracy` is that of the last epoch, in percent like `majority`, the
+    share of the largest class. Better means by three standard errors; a loss falls if it ends 5 % below its start.
 
     >>> stuck_at_chance([1.22, 1.23], accuracy=15.0, majority=39.9, examples=142)
     True
@@ -211,15 +211,15 @@ def stuck_at_chance(losses: Sequence[float], accuracy: float, majority: float, e
 
 
 def warn_if_stuck(losses: Sequence[float], accuracy: float, targets: Tensor, stacklevel: int = 3) -> None:
-    """Say so after a training that taught a classifier nothing; `targets` are its training classes."""
+    """Warn if a classifier learned nothing in training; `targets` are its training classes."""
     if targets.is_floating_point() or targets.ndim != 1 or not len(targets):
         return
     majority = 100 * float(targets.unique(return_counts=True)[1].max()) / len(targets)
     if stuck_at_chance(losses, accuracy, majority, len(targets)):
         warnings.warn(
-            f"training is stuck at chance: accuracy {accuracy:.1f} % where the largest class has {majority:.1f} %, and "
+            f"training is stuck at chance: accuracy {accuracy:.1f} %, but the largest class has {majority:.1f} %, and "
             f"the loss did not fall ({losses[0]:.3f}, then {losses[-1]:.3f}); change lr, and with BayesBiNN use "
-            "certainty=100 alone or lr=1e-3 with temperature=1e-10",
+            "only certainty=100, or lr=1e-3 with temperature=1e-10",
             StuckTraining,
             stacklevel=stacklevel,
         )

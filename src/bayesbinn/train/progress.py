@@ -1,4 +1,4 @@
-"""How far a run is, what it shows of that, and how it is asked to stop."""
+"""How far a run is, how it shows its progress, and how it is asked to stop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def row_text(row: dict[str, Any]) -> str:
 
 
 class StopRequest:
-    """Whether a run shall stop, and by which signal it was asked to. Calling it gives the answer."""
+    """Whether a run should stop, and which signal asked it to. Call it for the answer."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -47,11 +47,11 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        """As shells give it: 130 after Ctrl-C, 143 after SIGTERM."""
+        """The shell convention: 130 after Ctrl-C, 143 after SIGTERM."""
         return 128 + (self.signal or signal.SIGINT)
 
     def ask(self, number: int, frame: Any) -> None:
-        """The handler of both signals."""
+        """The handler for both signals."""
         if self.signal is not None:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.signal = number
@@ -75,7 +75,7 @@ class RunStopped(BayesbinnError):
 
 @dataclass
 class Progress:
-    """What a display needs to know while a run trains."""
+    """What a progress display shows while a run trains."""
 
     epoch: int
     epochs: int

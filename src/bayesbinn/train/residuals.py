@@ -1,8 +1,9 @@
-"""What a regression leaves unexplained: measured on the validation part and kept with the run.
+"""What a regression leaves unexplained: measured on the validation part and stored with the run.
 
-The networks of a posterior differ in what they predict, their spread. That is not how far a prediction is from the
-truth: a saturated posterior is one network, with a spread of 0 and errors all the same. The standard deviation of a
-prediction is therefore √(spread² + residual²), with the residual that makes it true on the validation rows.
+The networks of a posterior predict different values; how much they differ is the spread. It does not say how far a
+prediction is from the truth: a saturated posterior is a single network, with a spread of 0 but nonzero errors. The
+standard deviation of a prediction is therefore √(spread² + residual²), with the residual that makes it correct on the
+validation rows.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from bayesbinn.train.folder import RunFolder
 
 FILE_NAME = "residuals.json"
 MIN_ROWS = 10
-"""Validation rows below which there is no estimate: it would be wrong by a quarter and more."""
+"""Fewer validation rows give no estimate: it could be off by a quarter or more."""
 
 
 @dataclass(frozen=True)
 class Residuals:
-    """Standard deviations in the unit of the targets, of the weights after an epoch."""
+    """Standard deviations in the unit of the targets, for the weights after an epoch."""
 
     epoch: int
     rows: int
-    """Of the validation part."""
+    """Number of validation rows."""
     mode: float
-    """When the mode predicts, or full precision."""
+    """For predictions of the mode or a full-precision network."""
     mean: float
-    """When samples of the posterior predict."""
+    """For the mean of posterior samples."""
     network: str = ""
-    """The hash of the network they were measured on; empty in files of older versions."""
+    """The hash of the network they were measured on; empty in files from older versions."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -47,7 +48,7 @@ class Residuals:
                 raise ValueError(f"{name} is {value!r}")
 
     def of(self, posterior: BernoulliPosterior | None, samples: int) -> float | None:
-        """What the networks leave unexplained that so many samples give; None for one, neither the mode nor a mean."""
+        """The residual for this number of samples; None for a single sample, which is neither the mode nor a mean."""
         if samples == 1:
             return None
         return self.mean if samples and posterior is not None and not posterior.saturated else self.mode
@@ -56,7 +57,7 @@ class Residuals:
 def estimated(
     epoch: int, model: nn.Module, posterior: BernoulliPosterior | None, validation: Part, unit: float
 ) -> Residuals | None:
-    """From the errors on the validation part; `unit` is the targets' standard deviation. None if it is too small."""
+    """Estimate from errors on the validation part; `unit` is the targets' standard deviation. None if too few rows."""
     if len(validation) < MIN_ROWS:
         return None
     x, y = validation.whole()
@@ -66,7 +67,7 @@ def estimated(
     def residual(samples: int) -> float:
         found = predict(model, posterior, x, samples=samples, task="regression", batch_size=BATCH)
         left = (found.mean.view_as(y) - y).double().square() - found.std.view_as(y).double().square()
-        # n/(n − 2): the variance of the next error where that of n errors was measured, not known.
+        # n/(n − 2): the variance of the next error, given a variance measured from n errors rather than known.
         return unit * math.sqrt(max(0.0, float(left.mean())) * len(y) / (len(y) - 2))
 
     mode = residual(0)
@@ -76,7 +77,7 @@ def estimated(
 
 
 def total_deviation(spread: Tensor, residual: float) -> Tensor:
-    """The standard deviation of a prediction, of the networks' spread and what all of them miss.
+    """The standard deviation of a prediction, from the networks' spread and the error they all share.
 
     >>> import torch
     >>> total_deviation(torch.tensor([0.0, 3.0]), 4.0)
@@ -86,17 +87,17 @@ def total_deviation(spread: Tensor, residual: float) -> Tensor:
 
 
 def stored(folder: Path, which: Which, model: nn.Module, posterior: BernoulliPosterior | None) -> Residuals | None:
-    """What a run has kept for exactly this network; None if it has nothing."""
+    """What the run has stored for exactly this network; None if nothing."""
     found = _read(folder / FILE_NAME).get(which)
     return found if found is not None and found.network == network_hash(model, posterior) else None
 
 
 def store(folder: RunFolder, which: Which, residuals: Residuals) -> None:
-    """Keep them beside those of the other epoch."""
+    """Store them along with those of the other epoch."""
     try:
         known = _read(folder.path / FILE_NAME)
     except BayesbinnError:
-        known = {}  # a damaged file is written anew
+        known = {}  # a damaged file is replaced
     known[which] = residuals
     write_sealed(folder, FILE_NAME, {name: asdict(each) for name, each in known.items()})
 

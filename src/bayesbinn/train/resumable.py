@@ -1,4 +1,4 @@
-"""The state of a training: everything that the next batch needs, written to a checkpoint and read back."""
+"""The state of training: everything that the next batch needs, written to a checkpoint and read back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Resumable(ABC):
     """
 
     card: DataCard
-    """What is known of the data; with a folder only."""
+    """What is known about the data; only with a folder."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Resumable(ABC):
         self.epoch = 1
         """The current epoch, counted from 1."""
         self.totals, self.elapsed = Totals(), 0.0
-        """Of the current epoch, over all sessions; `elapsed` in seconds."""
+        """Of the current epoch, summed over all sessions; `elapsed` in seconds."""
         self._given_folder = folder
         self._saved_at = -math.inf
         self._checkpoint: tuple[int, ...] | None = None
@@ -77,7 +77,7 @@ class Resumable(ABC):
             yield folder
 
     def _refuse_changes(self, folder: RunFolder) -> None:
-        """Refuse a folder whose checkpoint another process has replaced while this one did not hold the lock."""
+        """Reject a folder whose checkpoint another process replaced while this one did not hold the lock."""
         if _identity(folder.path / CHECKPOINT) != self._checkpoint:
             raise InvalidUse(f"{folder.path}: its checkpoint has changed since the run was opened; open it again")
 
@@ -94,7 +94,7 @@ class Resumable(ABC):
 
     @abstractmethod
     def _write_metrics(self, folder: RunFolder) -> None:
-        """Write the metrics in the checkpoint for others to read, whole, so that a killed run leaves no line twice."""
+        """Write all metrics of the checkpoint for others to read; always the whole file, so no line appears twice."""
 
     def _state(self, totals: Totals) -> dict[str, Any]:
         return {
@@ -132,7 +132,7 @@ class Resumable(ABC):
             torch.set_rng_state(state["random"])
 
     def _read(self, folder: Path) -> tuple[tuple[int, ...] | None, dict[str, Any] | None, DataCard]:
-        """The checkpoint and the card of the folder; data that are not those of the folder are refused."""
+        """The checkpoint and the data card of the folder; raises if the data differ from the folder's."""
         identity, state = _identity(folder / CHECKPOINT), read_checkpoint(folder / CHECKPOINT)
         known = known_card(folder, state)
         if known is not None:
@@ -144,7 +144,7 @@ class Resumable(ABC):
         """Restore what `_own_state` returned."""
 
     def _check(self, state: dict[str, Any]) -> None:
-        """Refuse a state that this training cannot have written."""
+        """Reject a state that this training cannot have written."""
         check_alike(state, {**self._state(Totals()), **self._template(state)})
         check_progress(state, self._max_examples())
         if self.real_optimizer is not None:
@@ -152,11 +152,11 @@ class Resumable(ABC):
 
     @abstractmethod
     def _template(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Entries of the state whose form depends on how far it is, as they must look."""
+        """Expected form of the entries that depend on how far the training is."""
 
     @abstractmethod
     def _max_examples(self) -> int:
-        """A state that has seen more examples in an epoch is refused."""
+        """The maximum number of examples per epoch; a state that has seen more is rejected."""
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""The metrics of a run: a line of JSON for each epoch."""
+"""The metrics of a run: one line of JSON per epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bayesbinn.files import reason_of
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The metrics of a run, a line for each epoch; none where there is no file yet."""
+    """The metrics of a run, one row per epoch; empty if there is no file yet."""
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         check_rows(rows)
@@ -19,13 +19,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         return []
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidFile(
-            f"{path}: not a line of JSON per epoch ({reason_of(error)}); resuming the run writes it anew"
+            f"{path}: expected one line of JSON per epoch ({reason_of(error)}); resume the run to rewrite it"
         ) from None
     return rows
 
 
 def check_rows(rows: list[Any]) -> None:
-    """Refuse metrics that lack what every table and display reads."""
+    """Reject metrics without the values that every table and display reads."""
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise InvalidFile(f"line {number} is {row!r:.40}")

@@ -1,6 +1,6 @@
 """Learning-rate schedules, as factors on the initial rate.
 
-They are stated relative to the length of the run, so that fewer epochs compress them.
+They are relative to the length of the run, so a run with fewer epochs compresses them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Constant(_Schedule):
 class Cosine(_Schedule):
     """Half a cosine over the run, one rate per epoch e of T, counted from 1.
 
-    end = "above_zero": (1 + cos(π·(e − ½)/T))/2, the cosine in the middle of the epoch. Every epoch trains, also
-    the only one of a run of one.
+    end = "above_zero": (1 + cos(π·(e − ½)/T))/2, the cosine in the middle of the epoch. Every epoch trains, even
+    in a run of one epoch.
 
-    end = "authors": (1 + cos(π·e/T))/2. The authors advance the schedule at the start of an epoch: the first one
-    already trains below the initial rate, and the last one at practically 0. That costs one epoch of 500, but half of
-    a run of two and the whole of a run of one, so only the paper's presets at their own length use it, and runs
+    end = "authors": (1 + cos(π·e/T))/2. The authors advance the schedule at the start of an epoch: the first epoch
+    already trains below the initial rate, and the last one at practically 0. That wastes one epoch of 500, but half of
+    a run of two and all of a run of one, so only the paper's presets at their original length use it, and runs
     whose config.toml was written before there was a choice.
     """
 
@@ -43,7 +43,7 @@ class Cosine(_Schedule):
     every_batch: bool = False
     """Advance with every batch instead, from 1 at the first; `end` then makes no difference."""
     end: Literal["authors", "above_zero"] = "authors"
-    """The last epoch's rate: 0 as the authors have it, or above 0. A file that does not say so gets above_zero."""
+    """The last epoch's rate: 0, as the authors do, or above 0. A file without this setting gets above_zero."""
 
     def factor(self, epoch: int, epochs: int, progress: float) -> float:
         if self.every_batch:
@@ -53,7 +53,7 @@ class Cosine(_Schedule):
     def describe(self) -> str:
         if self.every_batch:
             return "cosine, with every batch"
-        return "cosine, 0 in the last epoch as the authors have it" if self.end == "authors" else "cosine, ends above 0"
+        return "cosine, 0 in the last epoch as the authors do" if self.end == "authors" else "cosine, ends above 0"
 
 
 def half_cosine(progress: float) -> float:
@@ -62,7 +62,7 @@ def half_cosine(progress: float) -> float:
 
 
 def cosine(epoch: int, epochs: int) -> float:
-    """The cosine in the middle of epoch `epoch` of `epochs`, counted from 1: above 0 in every one.
+    """The cosine in the middle of epoch `epoch` of `epochs`, counted from 1: above 0 in every epoch.
 
     >>> [round(cosine(epoch, 3), 3) for epoch in (1, 2, 3)], round(cosine(1, 1), 3)
     ([0.933, 0.5, 0.067], 0.5)
@@ -85,18 +85,18 @@ class Exponential(_Schedule):
 
 
 class Step(_Schedule):
-    """Multiplied by `by` at given parts of the run, or each time another `every` part of it has passed."""
+    """Multiply by `by` at given fractions of the run, or every time a fraction `every` of it has passed."""
 
     kind: Literal["step"] = "step"
     by: Annotated[float, Field(gt=0, le=1)]
     """The factor at each step."""
     at: tuple[float, ...] = ()
-    """When, as parts of the run between 0 and 1."""
+    """When to step, as fractions of the run between 0 and 1."""
     every: Annotated[float, Field(gt=0)] | None = None
-    """How long until the next step, as a part of the run."""
+    """The interval between steps, as a fraction of the run."""
 
     def factor(self, epoch: int, epochs: int, progress: float) -> float:
-        # A hair above, so that 0.2 of 500 epochs has passed after exactly 100 of them.
+        # Slightly above, so that 0.2 of 500 epochs has passed after exactly 100 epochs.
         passed = progress + 1e-9
         drops = sum(passed >= part for part in self.at)
         if self.every is not None:

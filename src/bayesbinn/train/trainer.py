@@ -1,4 +1,4 @@
-"""Training epoch by epoch, which can be stopped and resumed at any batch.
+"""Epoch-by-epoch training that can be stopped and resumed at any batch.
 
 A stream has tasks, a task has epochs, an epoch has batches; a run is a stream of one task. `Trainer` is what both
 share: the epoch with its batches, schedule and clock, checkpoints inside and between epochs, stop requests, progress
@@ -78,21 +78,21 @@ class Trainer(Resumable):
         self._replica: nn.Module | None = None
         """The model as data-parallel ranks train it."""
 
-    # ---- what every caller may ask -----------------------------------------------------------
+    # ---- for callers -------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def tasks(self) -> int:
-        """How many there are."""
+        """The number of tasks."""
 
     @property
     def total_epochs(self) -> int:
-        """Of all tasks."""
+        """The number of epochs over all tasks."""
         return self.tasks * self.recipe.epochs
 
     @property
     def epochs_done(self) -> int:
-        """Of all tasks."""
+        """The number of finished epochs over all tasks."""
         return self.task * self.recipe.epochs + self.epoch - 1
 
     @property
@@ -101,7 +101,7 @@ class Trainer(Resumable):
 
     @property
     def where_to_resume(self) -> str:
-        """In words; empty at the start."""
+        """The position in words; empty at the start."""
         begun = self.epochs_done or self.totals.batches
         return f"{self._position()}, after {self.totals.batches} batches" if begun else ""
 
@@ -113,14 +113,14 @@ class Trainer(Resumable):
         on_progress: Callable[[Progress], None] = lambda progress: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Train until the end, or until `stop_after` epochs (of a stream: tasks) of an unchanged schedule.
+        """Train to the end, or until `stop_after` epochs (for a stream, tasks) are done; the schedule stays the same.
 
-        With a folder, a checkpoint is written after epochs and, inside one, every `checkpoint_seconds`. `on_progress`
-        is called after every batch and every epoch. When `should_stop` returns True, the current batch is finished, a
-        checkpoint written and `RunStopped` raised.
+        With a folder, a checkpoint is written after an epoch and, within one, every `checkpoint_seconds`.
+        `on_progress` is called after every batch and every epoch. When `should_stop` returns True, training finishes
+        the current batch, writes a checkpoint and raises `RunStopped`.
         """
         if stop_after is not None and stop_after < 1:
-            raise InvalidInput(f"stop_after={stop_after}: it must be 1 or more")
+            raise InvalidInput(f"stop_after={stop_after}: must be 1 or more")
         last = min(self.total_epochs, (stop_after or self.total_epochs) * self._epochs_per_stop())
         with self._writing() as folder:
             if self.epochs_done < last:
@@ -151,7 +151,7 @@ class Trainer(Resumable):
         session.on_progress(Progress(number, self.total_epochs, batches, batches, Totals(), shown))
 
     def _train_batches(self, session: _Session, clock: Clock) -> int:
-        """Train the rest of the epoch; returns how many batches the whole epoch has."""
+        """Train the rest of the epoch; return the number of batches in the whole epoch."""
         recipe, number = self.recipe, self.epochs_done + 1
         if self._replica is None:
             self._replica = data_parallel.replicated(self.model, self.optimizer, self.real_optimizer)
@@ -206,7 +206,7 @@ class Trainer(Resumable):
 
     @abstractmethod
     def _epochs_per_stop(self) -> int:
-        """How many epochs `stop_after=1` stands for."""
+        """How many epochs `stop_after=1` means."""
 
     @abstractmethod
     def _position(self) -> str:
@@ -218,7 +218,7 @@ class Trainer(Resumable):
 
     @abstractmethod
     def _end_epoch(self, row: dict[str, Any], clock: Clock, is_last: bool) -> dict[str, Any]:
-        """Measure, complete and keep the line of metrics, and advance to the next epoch."""
+        """Measure, complete and store the line of metrics, and advance to the next epoch."""
 
     @abstractmethod
     def _worth_saving(self, waited: float, checkpoint_seconds: float) -> bool:
