@@ -25,7 +25,7 @@ ROWS = 40
 
 
 def call(*arguments: str | Path) -> tuple[int, str]:
-    """Run a command in this process, as the installed script would: return the exit code and the output or the error."""
+    """Run a command in this process, as the installed script would; returns its exit code and its output or error."""
     torch.set_num_threads(1)
     out, err = io.StringIO(), io.StringIO()
     with (
