@@ -25,7 +25,7 @@ ROWS = 40
 
 
 def call(*arguments: str | Path) -> tuple[int, str]:
-    """Run a command in this process, as the installed script would: return the exit code and the output or the error."""
+    """Run a command in this process, as the installed script would; return the exit code and what it printed."""
     torch.set_num_threads(1)
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -168,5 +168,5 @@ def test_runs_that_do_not_match_get_one_line(place: Path, tmp_path: Path) -> Non
         code, text = call("pack", *arguments)
         assert code == 2 and message in text and len(text.strip().splitlines()) == 1, text
     assert not (tmp_path / "out.safetensors").exists()
-    with pytest.raises(InvalidInput, match="give at least 2"):
+    with pytest.raises(InvalidInput, match="2 or more are needed"):
         bb.pack_ensemble([first / "model.safetensors"], tmp_path / "one.safetensors")
