@@ -168,5 +168,5 @@ def test_runs_that_do_not_match_get_one_line(place: Path, tmp_path: Path) -> Non
         code, text = call("pack", *arguments)
         assert code == 2 and message in text and len(text.strip().splitlines()) == 1, text
     assert not (tmp_path / "out.safetensors").exists()
-    with pytest.raises(InvalidInput, match="give at least 2"):
+    with pytest.raises(InvalidInput, match="2 or more are needed"):
         bb.pack_ensemble([first / "model.safetensors"], tmp_path / "one.safetensors")

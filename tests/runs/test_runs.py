@@ -234,7 +234,7 @@ def test_a_lost_or_torn_metrics_file_is_rewritten(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=2)
     rows = rows_of(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "lr"')
-    with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of JSON per epoch"):
+    with pytest.raises(InvalidFile, match=r"metrics.jsonl: expected one line of JSON per epoch"):
         load_run(tmp_path)
     Run.open(digits(), tmp_path)
     assert rows_of(tmp_path) == rows

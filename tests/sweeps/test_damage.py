@@ -63,7 +63,7 @@ def test_a_damaged_line_of_metrics_affects_only_one_run(
 def test_the_other_commands_report_a_damaged_line_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(load_experiment("digits").to_toml())
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(InvalidFile, match=r"metrics.jsonl: not a line of JSON per epoch \(line 1: epoch is None\)"):
+    with pytest.raises(InvalidFile, match=r"expected one line of JSON per epoch \(line 1: epoch is None\)"):
         load_run(tmp_path)
 
 
