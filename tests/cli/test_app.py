@@ -91,7 +91,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digits --set training.loss=mse --out PLACE/x", "needs 'cross_entropy'"),
     ("train digits --set model.name=vgg --out PLACE/x", "vgg needs images (channels, height, width)"),
     ("train digits --label kind", "--label is for your own table"),
-    ("train digits --out PLACE/text.txt/x", "the folder of the run cannot be made"),
+    ("train digits --out PLACE/text.txt/x", "cannot create the folder of the run"),
     ("train digits --out PLACE/run", "holds another experiment (data.encode is True there, False here)"),
     ("train nowhere.toml", "nowhere.toml: there is no such file"),
     ("train nowhere.csv --label y", "nowhere.csv: no such file or folder"),

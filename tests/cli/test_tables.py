@@ -178,7 +178,7 @@ def test_a_user_s_own_module_is_trained_and_resumed(
         (["y"], [["a"], ["b"]] * 4, "'y' is the only column"),
         (["x", "y"], [[1, "a"], ["inf", "b"]] * 4, "column 'x' is infinite in row"),
         (["x", "y"], [[1, "a"], [2, "b"]], "2 examples: 5 or more are needed"),
-        (["x", "x", "y"], [[1, 2, "a"]] * 6, "two columns are called 'x'"),
+        (["x", "x", "y"], [[1, 2, "a"]] * 6, "two columns are named 'x'"),
     ],
 )
 def test_what_cannot_be_learned_is_one_line(

@@ -211,8 +211,8 @@ def changed(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "the encoding is no JSON object"),
-        ("{", "the encoding is no JSON"),
+        ("[]", "the encoding is not a JSON object"),
+        ("{", "the encoding is not JSON"),
         ('{"columns":[]}', "0 columns: 1 to 65,536 are allowed"),
         ('{"columns":[1]}', "column 0 is no object"),
         ('{"columns":[{"kind":"number"}]}', "column 0 has no name"),

@@ -124,7 +124,7 @@ def test_odd_sections_are_refused(arguments: tuple[Any, ...], message: str) -> N
     [
         ("encoding", "{}", "the encoding has the keys"),
         ("encoding", '{"columns":[{"name":"a","kind":"boolean"}]}', "an encoding of 1 codes for inputs of shape"),
-        ("labels", "[0,1,2]", "the list of labels is no JSON object"),
+        ("labels", "[0,1,2]", "the list of labels is not a JSON object"),
         ("labels", '{"values":[0,1]}', "2 labels for 3 class names"),
         ("labels", '{"values":[0,1,[2]]}', "labels must be all text"),
         ("conformal", '{"numbers":{}}', "the section conformal needs a rule"),
@@ -135,9 +135,9 @@ def test_odd_sections_are_refused(arguments: tuple[Any, ...], message: str) -> N
         ("conformal", '{"rule":"x","tensors":["other"]}', "the file has no tensor 'conformal:other'"),
         ("conformal", '{"rule":"x"}', "tensor 'conformal:scores' belongs to no node"),
         ("conformal", '{"rule":7,"tensors":["scores"]}', "its rule must be a text"),
-        ("conformal", "[" * 20_000, "the section conformal is no JSON"),
+        ("conformal", "[" * 20_000, "the section conformal is not JSON"),
         ("calibration", '{"rule":"x","rule":"y"}', "the section calibration has the same key twice"),
-        ("unfamiliarity", '{"rule":"x","numbers":{"a":NaN}}', "the section unfamiliarity has NaN for a number"),
+        ("unfamiliarity", '{"rule":"x","numbers":{"a":NaN}}', "the section unfamiliarity has NaN as a number"),
     ],
 )
 def test_odd_metadata_is_refused_although_the_checksum_fits(key: str, text: str, message: str, path: Path) -> None:
@@ -155,7 +155,7 @@ def test_the_checksum_covers_the_new_metadata(key: str, path: Path) -> None:
     text = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"][key]
     digit = next(i for i, character in enumerate(text) if character.isdigit())
     path.write_bytes(_swapped(content, text, digit))
-    with pytest.raises(InvalidFile, match="its checksum does not fit"):
+    with pytest.raises(InvalidFile, match="its checksum does not match"):
         model_file.read(path)
 
 

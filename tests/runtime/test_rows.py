@@ -136,10 +136,10 @@ def test_arrays_have_the_columns_in_order_or_the_codes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "no example in it"),
+        ("", "it has no examples"),
         ("age,x\n", "no column 'job, \"', which the model was trained on (3 are missing"),
-        ("age,age\n1,2\n", "two columns are called 'age'"),
-        ('age,x,"job, """,member,since\n', "no example in it"),
+        ("age,age\n1,2\n", "two columns are named 'age'"),
+        ('age,x,"job, """,member,since\n', "it has no examples"),
         ('age,x,"job, """,member,since\n1,2\n', "row 1 has 2 cells, the header names 5 columns"),
         (
             'age,x,"job, """,member,since\n1,2,a,yes,\n\n1,many,a,yes,\n',
@@ -161,5 +161,5 @@ def test_wrong_tables_are_one_line(path: Path, tmp_path: Path, content: str, mes
 def test_a_file_that_is_no_text_is_one_line(path: Path, tmp_path: Path) -> None:
     model, table = load(path), tmp_path / "bytes.csv"
     table.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InvalidFile, match="not a table of text"):
+    with pytest.raises(InvalidFile, match="not a text table"):
         load_inputs(table, model.graph, [], model.encoding)

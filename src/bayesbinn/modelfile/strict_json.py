@@ -25,7 +25,7 @@ def strict_json(text: bytes | str, what: str) -> dict[str, Any]:
         return found
 
     def no_constant(name: str) -> NoReturn:
-        raise InvalidFile(f"{what} has {name} for a number")
+        raise InvalidFile(f"{what} has {name} as a number")
 
     def whole(digits: str) -> int:
         if len(digits) > _MAX_DIGITS:
@@ -39,15 +39,15 @@ def strict_json(text: bytes | str, what: str) -> dict[str, Any]:
             parse_constant=no_constant,
             parse_int=whole,
         )
-        # Half a surrogate pair could not even be printed.
+        # Half a surrogate pair cannot even be printed.
         json.dumps(document, ensure_ascii=False).encode()
     except InvalidFile:
         raise
     except (ValueError, RecursionError) as error:
-        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise InvalidFile(f"{what} is no JSON ({reason}): the file is damaged or of another kind") from None
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InvalidFile(f"{what} is not JSON ({reason}): the file is damaged or of another kind") from None
     if not isinstance(document, dict):
-        raise InvalidFile(f"{what} is no JSON object")
+        raise InvalidFile(f"{what} is not a JSON object")
     return document
 
 

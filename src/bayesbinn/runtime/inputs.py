@@ -69,7 +69,7 @@ def load_inputs(
 
 def _need_rows(path: Path, array: NDArray[Any]) -> None:
     if array.ndim == 0 or len(array) == 0:
-        raise InvalidFile(f"{path}: no example in it")
+        raise InvalidFile(f"{path}: it has no examples")
 
 
 def are_pixels(inputs: NDArray[np.float32]) -> bool:

@@ -27,18 +27,18 @@ def encode_file(path: Path, encoding: TableEncoding, notes: list[str]) -> NDArra
         with path.open(newline="", encoding="utf-8-sig") as file:
             return _encoded(path, file, encoding, notes)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidFile(f"{path}: not a table of text ({error})") from None
+        raise InvalidFile(f"{path}: not a text table ({error})") from None
 
 
 def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: list[str]) -> NDArray[np.float32]:
     first = next((line for line in file if line.strip()), "")
     if not first:
-        raise InvalidFile(f"{path}: no example in it")
+        raise InvalidFile(f"{path}: it has no examples")
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
     header = [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
     rows: Iterator[list[str]] = (row for row in csv.reader(file, delimiter=delimiter) if row)
     if _is_a_row(path, header, encoding):
-        notes.append(f"{path}: its first line holds numbers only: it is taken for a row, in the order of the model")
+        notes.append(f"{path}: its first line has only numbers, so it is read as data, in the order of the model")
         rows, header = chain([header], rows), list(encoding.names)
     check_names(path, header)
     encoding.check_columns(header, str(path))
@@ -58,7 +58,7 @@ def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: li
             raise InvalidFile(f"{path}: {error.in_row(done + error.row)}") from None
         done += len(some)
     if not strips:
-        raise InvalidFile(f"{path}: no example in it")
+        raise InvalidFile(f"{path}: it has no examples")
     return np.concatenate(strips)
 
 
@@ -72,7 +72,7 @@ def _is_a_row(path: Path, first: list[str], encoding: TableEncoding) -> bool:
         return False
     if len(first) != len(encoding.names):
         raise InvalidInput(
-            f"{path}: its first line holds {len(first)} numbers and does not name the model's {len(encoding.names)} "
+            f"{path}: its first line has {len(first)} numbers and does not name the model's {len(encoding.names)} "
             "columns; add a header line"
         )
     return True
@@ -88,5 +88,5 @@ def check_names(path: Path, header: list[str]) -> None:
     """Refuse a header that does not give every column a name of its own; the first may have none."""
     twice = sorted(name for name, count in Counter(header).items() if count > 1)
     if twice or "" in header[1:]:
-        what = f"two columns are called {twice[0]!r}" if twice else f"column {header.index('', 1) + 1} has no name"
-        raise InvalidFile(f"{path}: {what}: the first line must give every column a name of its own")
+        what = f"two columns are named {twice[0]!r}" if twice else f"column {header.index('', 1) + 1} has no name"
+        raise InvalidFile(f"{path}: {what}; the first line must give every column a unique name")

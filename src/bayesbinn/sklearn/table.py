@@ -44,7 +44,7 @@ def _of_frame(table: Any) -> Columns:
     names = [str(name) for name in table.columns]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"two columns are called {twice!r}; names must differ")
+        raise InvalidInput(f"two columns are named {twice!r}; names must differ")
     series = [table.iloc[:, place] if hasattr(table, "iloc") else table[:, place] for place in range(len(names))]
     return {name: _of_series(each) for name, each in zip(names, series, strict=True)}
 

@@ -67,7 +67,7 @@ def load_inputs(
 
 def _encoded(path: Path, array: Array, encoding: TableEncoding) -> Tensor:
     if array.ndim == 0 or len(array) == 0:
-        raise InvalidFile(f"{path}: no example in it")
+        raise InvalidFile(f"{path}: it has no examples")
     return torch.from_numpy(encoding.encode_array(array, str(path)))
 
 

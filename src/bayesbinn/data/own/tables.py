@@ -133,7 +133,7 @@ def _check_names(path: Path, names: list[str]) -> None:
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice or "" in names[1:]:
         what = f"two columns are named {twice[0]!r}" if twice else f"column {names.index('', 1) + 1} has no name"
-        raise InvalidFile(f"{path}: {what}: the first line must give every column a name of its own")
+        raise InvalidFile(f"{path}: {what}; the first line must give every column a unique name")
 
 
 def _one_line(error: Exception) -> str:
