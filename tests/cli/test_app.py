@@ -92,7 +92,7 @@ ERRORS: list[tuple[str, str]] = [
     ("train digits --set model.name=vgg --out PLACE/x", "vgg needs images (channels, height, width)"),
     ("train digits --label kind", "--label is for your own table"),
     ("train digits --out PLACE/text.txt/x", "cannot create the folder of the run"),
-    ("train digits --out PLACE/run", "holds another experiment (data.encode is True there, False here)"),
+    ("train digits --out PLACE/run", "holds another experiment (data.label is 'kind' there, not set here)"),
     ("train nowhere.toml", "nowhere.toml: there is no such file"),
     ("train nowhere.csv --label y", "nowhere.csv: no such file or folder"),
     ("train PLACE/text.txt", "cannot load files ending in .txt"),
@@ -118,7 +118,7 @@ ERRORS: list[tuple[str, str]] = [
     ("predict PLACE/run PLACE/flowers.csv --out x.xlsx", "must end in .csv, .parquet or .json"),
     ("predict PLACE/run PLACE/nowhere.csv", "no such file or folder"),
     ("predict PLACE/run PLACE/narrow.csv", "no column 'noise', which the model was trained on"),
-    ("predict PLACE/run PLACE/wide.npz", "shape (4, 7)"),
+    ("predict PLACE/run PLACE/wide.npz", "each example has the shape (7,), but the model takes (3,)"),
     ("predict PLACE/run PLACE/text.txt", "can be read"),
     ("predict PLACE/run PLACE/flowers.csv --out PLACE/text.txt/x.csv", "could not be written"),
     ("predict PLACE/damaged PLACE/flowers.csv", "checkpoint.pt: cannot be resumed"),
@@ -349,9 +349,7 @@ def test_a_regression_table(call: Call, tmp_path: Path) -> None:
     y = 50 + 20 * x[:, 0] + random.normal(size=160)
     np.savetxt(tmp_path / "m.csv", np.column_stack([x, y]), delimiter=",", header="a,b,y", comments="", fmt="%.4f")
     run = tmp_path / "run"
-    trained = call(
-        "train", tmp_path / "m.csv", "--label", "y", "--out", run, "--epochs", "60", "--set", "data.encode=false"
-    )
+    trained = call("train", tmp_path / "m.csv", "--label", "y", "--out", run, "--epochs", "60")
     assert trained.code == 0 and "regression" in trained.err
     scores = json.loads(call("evaluate", run, "--json").out)
     assert (

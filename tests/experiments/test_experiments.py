@@ -202,7 +202,7 @@ def test_a_missing_setting_and_an_absent_method_are_named(tmp_path: Path) -> Non
     path = tmp_path / "mine.toml"
     path.write_text(base + "[methods.bayesbinn]\nlr = 0.1\n")
     with pytest.raises(
-        BayesbinnError, match=r"needs 'temperature': for one network .* or for a posterior certainty=100"
+        BayesbinnError, match=r"needs 'temperature': pass .* for one network, or only certainty=100 for a posterior"
     ):
         load_experiment(str(path))
     assert load_experiment(str(path), overrides={"temperature": 1.0}).method.settings["temperature"] == 1.0

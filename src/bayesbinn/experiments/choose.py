@@ -38,7 +38,7 @@ def choose_for_file(
 ) -> tuple[Experiment, tuple[str, ...]]:
     """An experiment for a user's file or folder, and notes on what was chosen."""
     source = str(Path(source).resolve())  # so that the run can be used from any folder
-    encode = bool(overrides.get("data.encode", True))
+    encode = overrides.get("data.encode")  # None: only a table that has to be encoded is
     dataset = data_sets.load(source, label=label, task=overrides.get("data.task"), encode=encode)
     return choose_for_data(dataset, method, source=source, label=label, overrides=overrides)
 

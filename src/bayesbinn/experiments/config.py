@@ -53,8 +53,8 @@ class DataSettings(_Section):
     split_seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
     """Seeds the choice of validation data; by default training.seed. Runs of an ensemble can share it."""
     encode: bool = False
-    """Whether a table's columns become codes, so that it may hold text, dates and missing cells. `bayesbinn train` and
-    TOML files encode unless told otherwise."""
+    """Whether a table's columns become codes, so that it may hold text, dates and missing cells. `bayesbinn train FILE`
+    sets it if the table has any of these."""
     stratify: bool = False
     """Stratify the validation data by class; the authors choose them at random."""
 
@@ -206,16 +206,7 @@ def load_experiment(
         override(raw, key, value)
     if not _states_end(changes):
         _end_cosine_above_zero(raw, own, source)
-    _encode_own_tables(raw, source)
     return validated(raw, source)
-
-
-def _encode_own_tables(raw: dict[str, Any], source: str) -> None:
-    """Encode a user's own table, unless the file says otherwise or is a run's, which states what it was begun with."""
-    data = raw.get("data")
-    own = source not in preset_names() and Path(source).name != "config.toml"
-    if own and isinstance(data, dict) and data.get("label") is not None:  # only tables have one
-        data.setdefault("encode", True)
 
 
 def _states_end(changes: Mapping[str, Any]) -> bool:

@@ -45,7 +45,7 @@ class Source:
     def _chosen(self, method: str | None, overrides: Mapping[str, Any]) -> tuple[Experiment, tuple[str, ...]]:
         """The choices that `bayesbinn train` would make."""
         task = overrides.get("data.task")
-        encode = bool(overrides.get("data.encode", True))
+        encode = overrides.get("data.encode")
         key = repr((task, encode))  # a file may give a value that cannot be hashed
         if key not in self._read:
             self._read[key] = data_sets.load(self.name, label=self.label, task=task, encode=encode)
