@@ -220,7 +220,7 @@ def test_a_record_makes_the_matrix_from_its_lines() -> None:
     assert found["shared"]["forgetting_since_learned"] == 40.0  # 90 − 50
     assert found["shared"]["forward_transfer"] is None
     assert found["recalibrated"]["forward_transfer"] == 1.0  # 12 − 11
-    with pytest.raises(InvalidInput, match="no accuracy by the policy 'shard'"):
+    with pytest.raises(InvalidInput, match="no accuracy for the policy 'shard'"):
         record.matrix("shard")
 
 
