@@ -127,7 +127,7 @@ def _as_needed(path: Path, label: str | None, *, test: Path | None = None, task:
     try:
         return load_table(path, label, test=test, task=task)
     except (InvalidFile, InvalidInput) as error:
-        reason = f"the columns are encoded because {error}"
+        reason = f"encoded, since not every cell is a number ({error})"
     dataset = load_encoded(path, label, test=test, task=task)
     return replace(dataset, notes=(reason, *dataset.notes))
 
