@@ -96,6 +96,9 @@ uint64_t run_all(Team team, size_t size, size_t shift, double temperature) {
     bayesbinn_update(team, on(p, natural, none, g, none, key), {{}, rule}), record();
     bayesbinn_update_from_slopes(team, on(p, natural, momentum, g, none, slope), {rule}), record();
     bayesbinn_update_from_slopes(team, on(p, natural, none, g, none, slope), {steady_rule}), record();
+    accumulate_slope(team, on(total, slope, g), {0.3});
+    bimu_update(team, on(p, prior, total), {{4.9, 0.0023, 161.3, 3.76, 1e5, 3}}), record();
+    total.add_to(hash), prior.add_to(hash);
     natural.add_to(hash), momentum.add_to(hash);
     adam(team, on(prior, momentum, second, g), {adam_rule});
     prior.add_to(hash), second.add_to(hash);

@@ -245,6 +245,26 @@ void pmf_update(const PMFSettings &settings, const Arrays &x, Range range) {
     });
 }
 
+// total ← total + (1 − w²)/τ⊙g
+void accumulate_slope(const ModeSettings &set, const Arrays &x, Range range) {
+    const float inverse_temperature = (float)(1 / set.temperature);
+    each_block<3, 1>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++)
+            block.set(0, v, block(0, v) + block(1, v) * block(2, v) * inverse_temperature);
+    });
+}
+
+void bimu_update(const BiMUUpdateSettings &settings, const Arrays &x, Range range) {
+    const BiMU set(settings.bimu);
+    each_block<3, 3>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+        for (int v = 0; v < VECTORS; v++) {
+            const F updated = bimu_step(block(1, v), block(2, v), set);
+            block.set(1, v, updated);
+            put(block.at[0] + v * LANES, sign(updated));
+        }
+    });
+}
+
 // Without the sign bit, the bits of floats are ordered like the floats themselves, with infinity and NaN at the end.
 BAYESBINN_INLINE I beyond(F x, int32_t limit) { return ((I)x & 0x7fffffff) > limit; }
 

@@ -191,6 +191,27 @@ struct PMFSettings {
     }
 };
 
+struct BiMUSettings {
+    double lr, max_lr, gain, curvature, memory_size, samples;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("lr", lr);
+        visit("max_lr", max_lr);
+        visit("gain", gain);
+        visit("curvature", curvature);
+        visit("memory_size", memory_size);
+        visit("samples", samples);
+    }
+};
+
+struct BiMUUpdateSettings {
+    BiMUSettings bimu;
+    template <class Visit>
+    void each(Visit visit) {
+        visit("bimu", bimu);
+    }
+};
+
 // ---- kernels ----------------------------------------------------------------------------------
 
 // An argument of a kernel, one value for each tensor: the address of an array, or the key of its noise.
@@ -228,7 +249,9 @@ constexpr Column noise() { return {"key", 0}; }
     KERNEL(adam, AdamUpdateSettings, one("value"), one("first"), one("second"), one("gradient"))                       \
     KERNEL(ste_update, STESettings, one("parameter"), one("latent"), one("first"), one("second"), one("gradient"))     \
     KERNEL(bop_update, BopSettings, one("parameter"), one("average"), one("gradient"))                                 \
-    KERNEL(pmf_update, PMFSettings, one("parameter"), two("logits"), two("first"), two("second"), one("gradient"))
+    KERNEL(pmf_update, PMFSettings, one("parameter"), two("logits"), two("first"), two("second"), one("gradient"))     \
+    KERNEL(accumulate_slope, ModeSettings, one("total"), one("slope"), one("gradient"))                                \
+    KERNEL(bimu_update, BiMUUpdateSettings, one("parameter"), one("natural"), one("total"))
 
 struct Kernels {
     const char *name;

@@ -49,6 +49,14 @@ struct Adam {
           eps((float)set.eps), weight_decay((float)set.weight_decay), decays(set.weight_decay != 0) {}
 };
 
+struct BiMU {
+    float lr, inverse_max_lr, gain, curvature, inverse_memory;
+
+    explicit BiMU(const BiMUSettings &set)
+        : lr((float)set.lr), inverse_max_lr((float)(1 / set.max_lr)), gain((float)(set.gain / set.samples)),
+          curvature((float)set.curvature), inverse_memory((float)(1 / set.memory_size)) {}
+};
+
 // ---- rules ------------------------------------------------------------------------------------
 
 BAYESBINN_INLINE F sign(F x) { return select(x >= 0.0f, broadcast(1.0f), broadcast(-1.0f)); }
@@ -89,6 +97,14 @@ BAYESBINN_INLINE void adam_step(F &value, F &first, F &second, F gradient, const
     first = first * set.beta1 + gradient * set.one_minus_beta1;
     second = second * set.beta2 + gradient * gradient * set.one_minus_beta2;
     value = value - first / (sqrt(second) * set.second_scale + set.eps) * set.step_size;
+}
+
+// λ − (η·a·g + λ·c/N) / (c + 2a·g·tanh λ + 2a·|g| + 1/η_max), where c = k·(1 − tanh²λ)
+BAYESBINN_INLINE F bimu_step(F natural, F total, const BiMU &set) {
+    const TanhAndSech2 mean = tanh_and_sech2(natural);
+    const F metric = mean.sech2 * set.curvature, gradient = total * set.gain;
+    const F damping = gradient * mean.tanh * 2.0f + abs(gradient) * 2.0f + set.inverse_max_lr;
+    return natural - (gradient * set.lr + natural * metric * set.inverse_memory) / (metric + damping);
 }
 
 struct LogitGradients {

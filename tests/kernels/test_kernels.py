@@ -537,6 +537,7 @@ def test_first_beyond_of_a_view_ignores_its_neighbors() -> None:
 # Example values for the settings of a row; a new setting needs one here.
 EXAMPLES: dict[str, Any] = {
     "beta": 1.7,
+    "bimu": reference.BiMUSettings(4.9, 0.0023, 161.3, 3.76, 1e5, 3),
     "clip": 1.25,
     "draw": DRAW,
     "eps": 1e-10,
@@ -562,6 +563,8 @@ def example_buffers(kernel: Kernel, size: int, shifted: bool) -> list[Any]:
             buffers.append(values(2 * size, seed, shifted=shifted).abs().view(2, size))
         else:
             buffers.append(values(size, seed, shifted=shifted).abs())
+    if kernel.name == "bimu_update":  # λ is finite: no step of BiMU is longer than its denominator allows
+        buffers[1].clamp_(-1e30, 1e30)
     if kernel.name == "restore_mode":  # it comes after a sample
         buffers[0].copy_(reference.relaxed_sample(buffers[1], KEY, DRAW, 0, EXAMPLES["temperature"]))
     return buffers

@@ -33,46 +33,42 @@ class Kernel:
     reference: Callable[..., None]
     """Works on the buffers of one parameter."""
     native: Callable[..., None] | None
-    """Works on lists of buffers that `native.usable` accepts; None if it does not exist or is not installed."""
+    """Works on lists of buffers that `native.usable` accepts; None if it is not installed."""
 
 
 KERNELS: dict[str, Kernel] = {}
 
 
-def kernel(native: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def kernel(row: Callable[..., None]) -> Callable[..., None]:
     """Decorator for a row. Its positional-only arguments are the buffers: the first is written, the rest are state."""
+    parameters = inspect.signature(row).parameters.values()
+    buffers = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_ONLY)
+    settings = tuple(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY)
+    name, lists, count = row.__name__, len(buffers), len(buffers) + len(settings)
+    of_tensors = [index for index, buffer in enumerate(buffers) if buffer != "key"]
+    in_place = compiled.compiled(name, buffers, settings) if compiled.available else None
+    KERNELS[name] = Kernel(name, buffers, settings, row, in_place)
 
-    def lift(row: Callable[..., None]) -> Callable[..., None]:
-        parameters = inspect.signature(row).parameters.values()
-        buffers = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_ONLY)
-        settings = tuple(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY)
-        name, lists, count = row.__name__, len(buffers), len(buffers) + len(settings)
-        of_tensors = [index for index, buffer in enumerate(buffers) if buffer != "key"]
-        in_place = compiled.compiled(name, buffers, settings) if native and compiled.available else None
-        KERNELS[name] = Kernel(name, buffers, settings, row, in_place)
+    @wraps(row)
+    def run(*arguments: Any) -> None:
+        if len(arguments) != count:
+            raise TypeError(f"{name} takes {', '.join(buffers + settings)}; got {len(arguments)} arguments")
+        tensors = [x for index in of_tensors for x in arguments[index] if x is not None]
+        if in_place is not None and compiled.usable(*tensors):
+            in_place(*arguments)
+            return
+        columns, scalars = arguments[:lists], arguments[lists:]
+        for values in zip(*columns, strict=True):
+            staged = [_stage(x) for x in values]
+            if in_place is not None and compiled.usable(*(x for x in staged if isinstance(x, Tensor))):
+                in_place(*([x] for x in staged), *scalars)
+            else:
+                with torch.no_grad():
+                    row(*staged, *scalars)
+            if staged[0] is not values[0]:
+                values[0].detach().copy_(staged[0])
 
-        @wraps(row)
-        def run(*arguments: Any) -> None:
-            if len(arguments) != count:
-                raise TypeError(f"{name} takes {', '.join(buffers + settings)}; got {len(arguments)} arguments")
-            tensors = [x for index in of_tensors for x in arguments[index] if x is not None]
-            if in_place is not None and compiled.usable(*tensors):
-                in_place(*arguments)
-                return
-            columns, scalars = arguments[:lists], arguments[lists:]
-            for values in zip(*columns, strict=True):
-                staged = [_stage(x) for x in values]
-                if in_place is not None and compiled.usable(*(x for x in staged if isinstance(x, Tensor))):
-                    in_place(*([x] for x in staged), *scalars)
-                else:
-                    with torch.no_grad():
-                        row(*staged, *scalars)
-                if staged[0] is not values[0]:
-                    values[0].detach().copy_(staged[0])
-
-        return run
-
-    return lift
+    return run
 
 
 def _stage(x: Any) -> Any:

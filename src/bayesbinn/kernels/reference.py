@@ -1,7 +1,7 @@
 """The update rules as pure functions on flat float32 tensors: slow, obvious, on any device.
 
-Each native kernel is tested against these, bit for bit; BiMU has no native kernel. Symbols follow the paper: λ is
-`natural`, δ the noise, τ the temperature, α the learning rate, N the training-set size.
+Each native kernel is tested against these, bit for bit. Symbols follow the paper: λ is `natural`, δ the noise, τ the
+temperature, α the learning rate, N the training-set size.
 """
 
 from __future__ import annotations

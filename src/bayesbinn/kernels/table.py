@@ -43,37 +43,37 @@ __all__ = [
 ]
 
 
-@kernel()
+@kernel
 def write_sign(parameter: Tensor, source: Tensor, /) -> None:
     """p ← sign(source)."""
     fill(parameter, source, lambda x, _: reference.sign(x))
 
 
-@kernel()
+@kernel
 def write_tanh(parameter: Tensor, source: Tensor, /, scale: float) -> None:
     """p ← tanh(scale·source)."""
     fill(parameter, source, lambda x, _: tanh(x * scale))
 
 
-@kernel()
+@kernel
 def write_pmf_weights(parameter: Tensor, logits: Tensor, /, beta: float) -> None:
     """p ← tanh(β(ũ₊ − ũ₋)/2); `logits` holds ũ₋ and ũ₊ along its first axis."""
     fill(parameter, logits[1] - logits[0], lambda x, _: tanh(x * (beta / 2)))
 
 
-@kernel()
+@kernel
 def write_pmf_sign(parameter: Tensor, logits: Tensor, /) -> None:
     """p ← sign(ũ₊ − ũ₋)."""
     fill(parameter, logits[1] - logits[0], lambda x, _: reference.sign(x))
 
 
-@kernel()
+@kernel
 def write_relaxed_sample(parameter: Tensor, natural: Tensor, key: int, /, draw: int, temperature: float) -> None:
     """p ← tanh((λ + δ)/τ)."""
     fill(parameter, natural, lambda x, first: reference.relaxed_sample(x, key, draw, first, temperature))
 
 
-@kernel()
+@kernel
 def write_training_sample(
     parameter: Tensor, natural: Tensor, slope: Tensor | None, key: int, /, draw: int, temperature: float, held: bool
 ) -> None:
@@ -86,19 +86,19 @@ def write_training_sample(
         fill(slope, natural, lambda x, first: reference.sample_slope(x, key, draw, first, temperature))
 
 
-@kernel()
+@kernel
 def restore_mode(parameter: Tensor, natural: Tensor, /, temperature: float) -> None:
     """p ← sign(λ) after `write_training_sample`, which left it in the weights that no noise can flip."""
     fill(parameter, natural, lambda x, _: reference.sign(x))
 
 
-@kernel()
+@kernel
 def write_hard_sample(parameter: Tensor, natural: Tensor, key: int, /, draw: int) -> None:
     """p ← sign(λ + δ)."""
     fill(parameter, natural, lambda x, first: reference.hard_sample(x, key, draw, first))
 
 
-@kernel()
+@kernel
 def accumulate_scaled(
     total: Tensor, natural: Tensor, gradient: Tensor, key: int, /, draw: int, temperature: float, eps: float
 ) -> None:
@@ -109,7 +109,7 @@ def accumulate_scaled(
         total[piece] += s * gradient[piece]
 
 
-@kernel()
+@kernel
 def bayesbinn_update(
     parameter: Tensor,
     natural: Tensor,
@@ -138,7 +138,7 @@ def bayesbinn_update(
     )
 
 
-@kernel()
+@kernel
 def bayesbinn_update_from_slopes(
     parameter: Tensor,
     natural: Tensor,
@@ -186,7 +186,7 @@ def _natural_gradient_step(
     fill(parameter, natural, lambda x, _: reference.sign(x))
 
 
-@kernel(native=False)
+@kernel
 def accumulate_slope(total: Tensor, slope: Tensor, gradient: Tensor, /, temperature: float) -> None:
     """total ← total + (1 − w²)/τ⊙g: ∂ℓ/∂λ by the chain rule, with the 1 − w² that `write_training_sample` stored."""
     total, slope, gradient = total.view(-1), slope.view(-1), gradient.view(-1)
@@ -194,12 +194,12 @@ def accumulate_slope(total: Tensor, slope: Tensor, gradient: Tensor, /, temperat
         total[piece] += slope[piece] * gradient[piece] * (1 / temperature)
 
 
-@kernel(native=False)
-def bimu_update(parameter: Tensor, natural: Tensor, total: Tensor, /, rule: BiMUSettings) -> None:
+@kernel
+def bimu_update(parameter: Tensor, natural: Tensor, total: Tensor, /, bimu: BiMUSettings) -> None:
     """One step of BiMU on λ from the sum of the samples' ∂ℓ/∂λ; the parameter then holds the new mode."""
     flat, total = natural.view(-1), total.view(-1)
     for piece in pieces(flat):
-        flat[piece] = reference.bimu_step(flat[piece], total[piece], rule)
+        flat[piece] = reference.bimu_step(flat[piece], total[piece], bimu)
     fill(parameter, natural, lambda x, _: reference.sign(x))
 
 
@@ -213,13 +213,13 @@ def _adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, settin
         value[piece] = value[piece] - step
 
 
-@kernel()
+@kernel
 def adam(value: Tensor, gradient: Tensor, first: Tensor, second: Tensor, /, settings: AdamSettings) -> None:
     """One Adam step, in place (weight decay is coupled, as in Adam)."""
     _adam(value, gradient, first, second, settings)
 
 
-@kernel()
+@kernel
 def ste_update(
     parameter: Tensor,
     latent: Tensor,
@@ -236,7 +236,7 @@ def ste_update(
     fill(parameter, latent, lambda x, _: reference.sign(x))
 
 
-@kernel()
+@kernel
 def bop_update(parameter: Tensor, average: Tensor, gradient: Tensor, /, rate: float, threshold: float) -> None:
     """One step of Bop; the state that flips is the weights, or their signs if a user changed them."""
     flipped, new = reference.bop_step(parameter.detach(), average, gradient, rate, threshold)
@@ -244,7 +244,7 @@ def bop_update(parameter: Tensor, average: Tensor, gradient: Tensor, /, rate: fl
     parameter.detach().copy_(flipped)
 
 
-@kernel()
+@kernel
 def pmf_update(
     parameter: Tensor,
     logits: Tensor,
