@@ -14,7 +14,7 @@ from tests.helpers.places import ROOT
 SCRIPT = ROOT / "csrc" / "tests" / "sanitize.sh"
 
 
-@pytest.mark.parametrize("part", ["training", "inference"])
+@pytest.mark.parametrize("part", ["training", pytest.param("inference", marks=pytest.mark.slow)])
 def test_the_kernels_of_one_instruction_set_are_clean(part: str) -> None:
     check(part, ISAS="neon" if machine() in ("aarch64", "arm64") else "portable")
 

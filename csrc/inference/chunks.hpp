@@ -8,7 +8,12 @@
 
 namespace bayesbinn::inference {
 
-constexpr size_t MANY_WINDOWS = 8;  // from this number on, expanding bits once for all windows pays off
+// From this number on, expanding bits once for all windows pays off.
+#if defined(__wasm__)
+constexpr size_t MANY_WINDOWS = SIZE_MAX;
+#else
+constexpr size_t MANY_WINDOWS = 8;
+#endif
 
 // One or two windows use all weights at once; with more, all windows use one chunk before the next.
 struct Chunks {

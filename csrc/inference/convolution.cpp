@@ -48,7 +48,7 @@ bool TableConvolution::suits(const Geometry &geometry) {
 TableConvolution::TableConvolution(
     size_t input, size_t output, Geometry geometry, PackedSets weights, Finishing finishing
 )
-    : Step({input}, output), g_(geometry), weights_(std::move(weights)), finishing_(std::move(finishing)) {
+    : Step({input}, output), g_(geometry), weights_(weights), finishing_(std::move(finishing)) {
     pixel_bytes_ = tap_positions(g_) / GROUP * TABLE;
     blocks_ = g_.taps() * pixel_bytes_ / (BLOCK * TABLE);
     const size_t span = g_.span_height(), max_columns = MAX_RING / (span * pixel_bytes_);
@@ -56,7 +56,7 @@ TableConvolution::TableConvolution(
     columns_ = g_.columns_of(wide_);
     const size_t row_bytes = columns_ * pixel_bytes_;
     strip_ = 1;
-    while (strip_ < g_.out_height && (strip_ * g_.stride_height + span) * row_bytes <= RING_BUDGET &&
+    while (strip_ < g_.out_height && strip_ * g_.stride_height + span <= RING_BUDGET / row_bytes &&
            (strip_ + 1) * wide_ <= MAX_WINDOWS)
         strip_++;
     ring_rows_ = (strip_ - 1) * g_.stride_height + span;

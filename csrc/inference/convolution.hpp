@@ -67,24 +67,24 @@ struct Band {
 };
 
 // Any convolution: a strip of windows is gathered and prepared, then multiplied.
-template <class Rows>
 class WindowConvolution : public Step {
    public:
-    WindowConvolution(size_t input, size_t output, Geometry geometry, RowSets<Rows> sets, Finishing finishing)
-        : Step({input}, output), g_(geometry), sets_(std::move(sets)), finishing_(std::move(finishing)),
+    WindowConvolution(size_t input, size_t output, Geometry geometry, RowSets sets, Finishing finishing)
+        : Step({input}, output), g_(geometry), sets_(sets), finishing_(std::move(finishing)),
           strip_(rows_of_strip(set(0, 0))) {}
 
     size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.windows()); }
 
     size_t scratch_bytes() const override {
-        return window_bytes() + strip_ * set(0, 0).prepared_bytes() + Rows::SCRATCH;
+        return window_bytes() + strip_ * set(0, 0).prepared_bytes + set(0, 0).scratch_bytes;
     }
 
     void run(const Frame &frame, size_t task, std::byte *scratch) const override {
         const Band band(frame, output, g_.windows(), task);
         const float *image = frame.get(inputs[0], frame.network, band.example);
         Quantization scale{};
-        if (Rows::QUANTIZED) scale = Quantization::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
+        if (set(0, 0).quantized)
+            scale = Quantization::of(frame.kernels.largest(image, g_.height * g_.width * g_.channels));
         for (size_t first = band.first; first < band.last; first += strip_) {
             const size_t last = std::min(first + strip_, band.last);
             for (size_t group = 0; group < g_.groups; group++) {
@@ -100,7 +100,7 @@ class WindowConvolution : public Step {
 
     // All groups of a network are stored one after the other.
     const Rows &set(size_t network, size_t group) const {
-        return (*sets_)[(sets_->size() == g_.groups ? 0 : network * g_.groups) + group];
+        return *(*sets_)[(sets_->size() == g_.groups ? 0 : network * g_.groups) + group];
     }
 
     // Windows `first` to `last`, counted row by row; `scratch` has space for one window, then for the prepared strip.
@@ -115,7 +115,7 @@ class WindowConvolution : public Step {
         // If all channels are used, neighboring taps are contiguous in the image.
         const bool stretch = g_.groups == 1 && g_.dilation_width == 1;
         const size_t parts = stretch ? 1 : g_.kernel_width, wide = stretch ? g_.kernel_width : 1;
-        for (size_t n = first; n < last; n++, to += rows.prepared_bytes()) {
+        for (size_t n = first; n < last; n++, to += rows.prepared_bytes) {
             const size_t y = n / g_.out_width, x = n % g_.out_width;
             float *at = window;
             for (size_t tap_y = 0; tap_y < g_.kernel_height; tap_y++)
@@ -151,21 +151,21 @@ class WindowConvolution : public Step {
         RowBlock block;
         block.count = last - first;
         for (size_t n = 0; n < block.count; n++) {
-            block.rows[n] = prepared + n * rows.prepared_bytes();
+            block.rows[n] = prepared + n * rows.prepared_bytes;
             block.y[n] = out + n * g_.outputs;
         }
-        std::byte *const scratch = prepared + strip_ * rows.prepared_bytes();
+        std::byte *const scratch = prepared + strip_ * rows.prepared_bytes;
         multiply_strip(frame.kernels, rows, block, finishing_.of(network, channel), g_.group_outputs(), scratch);
     }
 
     Geometry g_;
-    RowSets<Rows> sets_;
+    RowSets sets_;
     Finishing finishing_;
     size_t strip_;  // windows that are prepared together
 };
 
-// Packed weights, one set for all networks or one for each.
-using PackedSets = std::shared_ptr<const std::vector<const uint8_t *>>;
+// Packed weights, one set for all networks or one for each; the network owns them.
+using PackedSets = const std::vector<const uint8_t *> *;
 
 // Lookup convolution that does not copy windows. The tables of a pixel are built once and serve all
 // windows that contain it; a window is a few runs of blocks in a ring of rows of tables. Images that are
@@ -216,7 +216,7 @@ class DepthwiseConvolution : public Step {
    public:
     // weights: [networks or 1][tap][channels]
     DepthwiseConvolution(size_t input, size_t output, Geometry geometry, SharedFloats weights, Finishing finishing)
-        : Step({input}, output), g_(geometry), weights_(std::move(weights)), finishing_(std::move(finishing)) {}
+        : Step({input}, output), g_(geometry), weights_(weights), finishing_(std::move(finishing)) {}
 
     size_t tasks(const Frame &frame) const override { return Band::count(frame, g_.out_height); }
     void run(const Frame &frame, size_t task, std::byte *scratch) const override;

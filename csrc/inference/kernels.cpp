@@ -106,10 +106,15 @@ BAYESBINN_INLINE void look_up_windows(const LookUp &what, const uint8_t *const *
 }
 
 void look_up_any(const LookUp &what, const uint8_t *const *tables, size_t windows, int32_t *totals) {
+#if defined(__wasm_simd128__)
+    // Browsers have 16 registers of 16 bytes for two windows' sums, too few to gain, and every byte is downloaded.
+    for (size_t n = 0; n < windows; n++) look_up_windows<1, false>(what, tables + n, totals + TILE * n);
+#else
     if (windows == 2)
         (what.expanded ? look_up_windows<2, true> : look_up_windows<2, false>)(what, tables, totals);
     else
         (what.expanded ? look_up_windows<1, true> : look_up_windows<1, false>)(what, tables, totals);
+#endif
 }
 
 // ---- finishing --------------------------------------------------------------------------------
@@ -242,10 +247,14 @@ BAYESBINN_INLINE void add_pairs_of(const PairSum &what, const float *const *pair
 }
 
 void add_pairs(const PairSum &what, const float *const *pairs, size_t windows, float *y) {
+#if defined(__wasm_simd128__)
+    for (size_t n = 0; n < windows; n++) add_pairs_of<1, false>(what, pairs + n, y + PAIR_TILE * n);
+#else
     if (windows == 2)
         (what.expanded ? add_pairs_of<2, true> : add_pairs_of<2, false>)(what, pairs, y);
     else
         (what.expanded ? add_pairs_of<1, true> : add_pairs_of<1, false>)(what, pairs, y);
+#endif
 }
 
 // ---- real weights and the rest --------------------------------------------------------------------

@@ -104,7 +104,7 @@ struct Kernels {
     void (*transpose)(const float *x, size_t rows, size_t columns, float *y);
 };
 
-extern const Kernels kernels_portable, kernels_avx2, kernels_neon;
+extern const Kernels kernels_portable, kernels_avx2, kernels_neon, kernels_simd128;
 
 // The best kernels that this CPU can run, or those that `name` asks for (BAYESBINN_ISA). Instruction sets that
 // only training has (AVX-512) mean the best ones here. Throws std::runtime_error for an unknown name.

@@ -12,6 +12,8 @@
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
 #endif
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -93,6 +95,48 @@ BAYESBINN_INLINE Bytes odd_bytes(Bytes x) {
 BAYESBINN_INLINE void store_words(uint16_t *p, Bytes x) {
     vst1q_u16(p, vreinterpretq_u16_u8(x.part[0]));
     vst1q_u16(p + 8, vreinterpretq_u16_u8(x.part[1]));
+}
+
+#elif defined(__wasm_simd128__)
+
+struct Bytes {
+    v128_t part[2];
+};
+typedef v128_t Table;
+
+template <class Function>
+BAYESBINN_INLINE Bytes each(Function f) {
+    return {{f(0), f(1)}};
+}
+
+BAYESBINN_INLINE Bytes zero() { return {{wasm_i8x16_const_splat(0), wasm_i8x16_const_splat(0)}}; }
+BAYESBINN_INLINE Bytes load_bytes(const uint8_t *p) { return {{wasm_v128_load(p), wasm_v128_load(p + 16)}}; }
+BAYESBINN_INLINE void store_bytes(uint8_t *p, Bytes x) {
+    wasm_v128_store(p, x.part[0]);
+    wasm_v128_store(p + 16, x.part[1]);
+}
+BAYESBINN_INLINE Table load_table(const uint8_t *p) { return wasm_v128_load(p); }
+BAYESBINN_INLINE Bytes low_halves(Bytes x) {
+    return each([&](int i) { return wasm_v128_and(x.part[i], wasm_i8x16_const_splat(15)); });
+}
+BAYESBINN_INLINE Bytes high_halves(Bytes x) {
+    return each([&](int i) { return wasm_v128_and(wasm_u16x8_shr(x.part[i], 4), wasm_i8x16_const_splat(15)); });
+}
+BAYESBINN_INLINE Bytes look_up(Table table, Bytes index) {
+    return each([&](int i) { return wasm_i8x16_swizzle(table, index.part[i]); });
+}
+BAYESBINN_INLINE Bytes add_bytes(Bytes a, Bytes b) {
+    return each([&](int i) { return wasm_i8x16_add(a.part[i], b.part[i]); });
+}
+BAYESBINN_INLINE Bytes add_words(Bytes a, Bytes b) {
+    return each([&](int i) { return wasm_i16x8_add(a.part[i], b.part[i]); });
+}
+BAYESBINN_INLINE Bytes odd_bytes(Bytes x) {
+    return each([&](int i) { return wasm_u16x8_shr(x.part[i], 8); });
+}
+BAYESBINN_INLINE void store_words(uint16_t *p, Bytes x) {
+    wasm_v128_store(p, x.part[0]);
+    wasm_v128_store(p + 8, x.part[1]);
 }
 
 #else

@@ -2,10 +2,15 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
+
+#if defined(__linux__)
 #include <sys/mman.h>
+#endif
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <new>
 #include <string>
@@ -37,11 +42,14 @@ struct AlignedAllocator {
 
 template <class T>
 using Aligned = std::vector<T, AlignedAllocator<T>>;
+using Buffers = std::vector<Aligned<std::byte>>;
+
+#if defined(__cpp_exceptions)
 
 // More memory than the caller allows. Python sees a MemoryError with this text.
 class OverLimit : public std::bad_alloc {
    public:
-    OverLimit(size_t needed, size_t left)
+    OverLimit(uint64_t needed, uint64_t left)
         : text_(std::to_string(needed) + " bytes are needed, " + std::to_string(left) + " are left") {}
     const char *what() const noexcept override { return text_.c_str(); }
 
@@ -49,37 +57,46 @@ class OverLimit : public std::bad_alloc {
     std::string text_;
 };
 
+[[noreturn]] inline void over_limit(uint64_t needed, uint64_t left) { throw OverLimit(needed, left); }
+
+#else
+
+[[noreturn]] void over_limit(uint64_t needed, uint64_t left);  // in wasm/failure.cpp
+
+#endif
+
 // The total memory a network may take; checked before anything is allocated.
 class Budget {
    public:
-    explicit Budget(size_t limit) : limit_(limit), left_(limit) {}
+    explicit Budget(uint64_t limit) : limit_(limit), left_(limit) {}
 
     // Checks for memory that is soon freed again.
-    void check(size_t bytes) const {
-        if (bytes > left_) throw OverLimit(bytes, left_);
+    void check(uint64_t bytes) const {
+        if (bytes > left_) over_limit(bytes, left_);
     }
-    void take(size_t bytes) {
+    void take(uint64_t bytes) {
         check(bytes);
         left_ -= bytes;
     }
-    size_t left() const { return left_; }
-    size_t taken() const { return limit_ - left_; }
+    uint64_t left() const { return left_; }
+    uint64_t taken() const { return limit_ - left_; }
 
    private:
-    size_t limit_, left_;
+    uint64_t limit_, left_;
 };
 
 // Arrays of zeros that live as long as the arena, next to each other. An ensemble's weights fill more small pages than
 // the processor's TLB holds, so large blocks ask for huge pages. AddressSanitizer gets a separate block for each array,
-// so that it sees where they end.
+// so that it sees where they end; so does WebAssembly, which has no huge pages and never gives memory back.
 class Arena {
    public:
     explicit Arena(Budget &budget) : budget_(budget) {}
 
     template <class T>
-    T *take(size_t count) {
-        const size_t bytes = round_up(count * sizeof(T), LINE);
-        budget_.take(bytes);
+    T *take(uint64_t count) {
+        const uint64_t needed = (count * sizeof(T) + LINE - 1) / LINE * LINE;
+        budget_.take(needed);
+        const size_t bytes = (size_t)needed;
         if (bytes > left_) grow(bytes);
         std::byte *const taken = next_;
         next_ += bytes;
@@ -89,7 +106,7 @@ class Arena {
     }
 
    private:
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__wasm__)
     static constexpr size_t FIRST = 0, LARGEST = 0;
 #else
     static constexpr size_t FIRST = 256 << 10, LARGEST = 32 << 20;

@@ -173,7 +173,7 @@ NB_MODULE(_native, m) {
     nb::class_<Network>(m, "Network")
         .def(
             "__init__",
-            [](Network *self, size_t networks, size_t inputs, int threads, size_t max_memory) {
+            [](Network *self, size_t networks, size_t inputs, int threads, uint64_t max_memory) {
                 new (self) Network(*chosen, networks, inputs, threads, max_memory);
             }
         )

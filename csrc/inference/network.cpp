@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <mutex>
 #include <set>
 
 namespace bayesbinn::inference {
@@ -25,7 +26,7 @@ Order identity(size_t count) {
 
 }  // namespace
 
-Network::Network(const Kernels &kernels, size_t networks, size_t input_count, int threads, size_t max_memory)
+Network::Network(const Kernels &kernels, size_t networks, size_t input_count, int threads, uint64_t max_memory)
     : kernels_(kernels), networks_(networks), input_count_(input_count), threads_(std::max(1, threads)),
       budget_(max_memory), arena_(budget_), session_(new Session) {
     values_.push_back({input_count * sizeof(float), false, 1});  // the caller's array, without gaps
@@ -51,21 +52,32 @@ bool Network::is_own(const std::vector<size_t> &inputs, const Finishing &finishi
 // ---- weights --------------------------------------------------------------------------------------
 
 // Where weights come from, and the order they are put in.
-Network::Key Network::key(const WeightSets &weights, size_t taps, size_t stride, size_t groups) {
+Network::Key Network::key(const WeightSets &weights, Products products, size_t taps, size_t stride, size_t groups) {
     const StoredWeights &first = weights[0];
     const size_t address = (size_t)(first.bits ? (const void *)first.bits : first.reals);
-    return {address, weights.size(), first.outputs, first.count, taps, stride, groups};
+    return {address, weights.size(), first.outputs, first.count, (size_t)products, taps, stride, groups};
 }
 
+template <class T>
+struct Network::OwnedAs : Owned {
+    explicit OwnedAs(T made) : value(std::move(made)) {}
+    const T value;
+    static constexpr char TYPE = 0;  // its address stands for the type
+};
+
 template <class T, class Make>
-std::shared_ptr<const T> Network::shared(const Key &key, Make make) {
-    std::shared_ptr<const void> &found = shared_[{typeid(T), key}];
-    if (!found) found = std::make_shared<const T>(make());
-    return std::static_pointer_cast<const T>(found);
+const T *Network::shared(const Key &key, Make make) {
+    const void *&found = shared_[{&OwnedAs<T>::TYPE, key}];
+    if (!found) {
+        auto made = std::make_unique<OwnedAs<T>>(make());
+        found = &made->value;
+        owned_.push_back(std::move(made));
+    }
+    return static_cast<const T *>(found);
 }
 
 SharedFloats Network::shared_floats(const float *numbers, size_t count) {
-    return shared<Aligned<float>>({(size_t)numbers, count, 0, 0, 0, 0, 0}, [&] {
+    return shared<Aligned<float>>({(size_t)numbers, count, 0, 0, 0, 0, 0, 0}, [&] {
         budget_.take(count * sizeof(float));
         return Aligned<float>(numbers, numbers + count);
     });
@@ -78,41 +90,29 @@ Order Network::window_order(const Geometry &g, size_t stride) const {
 
 // ---- products -------------------------------------------------------------------------------------
 
-template <class Rows>
-size_t Network::linear_as(size_t input, size_t rows, const WeightSets &weights, Finishing finishing) {
+size_t Network::linear(size_t input, size_t rows, Products products, const WeightSets &weights, Finishing finishing) {
     const size_t count = weights[0].count, outputs = weights[0].outputs;
-    const RowSets<Rows> sets = shared<std::vector<Rows>>(key(weights, 1, count, 1), [&] {
+    const RowSets sets = shared<std::vector<std::unique_ptr<const Rows>>>(key(weights, products, 1, count, 1), [&] {
         budget_.check(2 * count * sizeof(int32_t));
         const Order order = identity(count);
-        std::vector<Rows> made;
-        for (const StoredWeights &stored : weights) made.emplace_back(arena_, stored, order);
+        std::vector<std::unique_ptr<const Rows>> made;
+        for (const StoredWeights &stored : weights) made.push_back(rows_for(products, arena_, stored, order));
         return made;
     });
     const bool own = is_own({input}, finishing, weights.size());
-    const size_t prepared_bytes = rows * sets->front().prepared_bytes();
+    const uint64_t prepared_bytes = (uint64_t)rows * sets->front()->prepared_bytes;
     if (rows > 1 && prepared_bytes > MAX_PREPARED) {
         const size_t output = new_value(bytes_of(rows * outputs), own);
         steps_.push_back(
-            std::make_unique<StripsOfRows<Rows>>(input, output, sets, rows, count, outputs, std::move(finishing))
+            std::make_unique<StripsOfRows>(input, output, sets, rows, count, outputs, std::move(finishing))
         );
         return output;
     }
-    const size_t prepared = new_value(round_up(prepared_bytes, LINE), values_.at(input).own);
-    steps_.push_back(std::make_unique<PrepareRows<Rows>>(input, prepared, sets, rows, count));
+    const size_t prepared = new_value(round_up((size_t)prepared_bytes, LINE), values_.at(input).own);
+    steps_.push_back(std::make_unique<PrepareRows>(input, prepared, sets, rows, count));
     const size_t output = new_value(bytes_of(rows * outputs), own);
-    steps_.push_back(std::make_unique<MultiplyRows<Rows>>(prepared, output, sets, rows, outputs, std::move(finishing)));
+    steps_.push_back(std::make_unique<MultiplyRows>(prepared, output, sets, rows, outputs, std::move(finishing)));
     return output;
-}
-
-size_t Network::linear(size_t input, size_t rows, Products products, const WeightSets &weights, Finishing finishing) {
-    switch (products) {
-    case Products::tables:
-        return linear_as<TableRows>(input, rows, weights, std::move(finishing));
-    case Products::pairs:
-        return linear_as<PairRows>(input, rows, weights, std::move(finishing));
-    default:
-        return linear_as<RealRows>(input, rows, weights, std::move(finishing));
-    }
 }
 
 size_t Network::convolution_value(
@@ -121,17 +121,19 @@ size_t Network::convolution_value(
     const bool own = is_own({input}, finishing, weights.size());
     const size_t bytes = bytes_of(g.outputs * g.windows());
     // The first layer of an ensemble: all networks at once, so that its input is prepared once.
-    const bool at_once = own && !values_.at(input).own && bytes * networks_ <= MAX_KEPT;
+    const bool at_once = own && !values_.at(input).own && bytes <= MAX_KEPT / networks_;
     return new_value(bytes, own, at_once ? networks_ : 1);
 }
 
-template <class Rows>
-size_t Network::convolution_as(size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing) {
+size_t Network::window_convolution(
+    size_t input, const Geometry &g, Products products, const WeightSets &weights, Finishing finishing
+) {
     const size_t channels = g.group_channels();
-    const RowSets<Rows> sets = shared<std::vector<Rows>>(key(weights, g.taps(), channels, g.groups), [&] {
-        budget_.take(weights.size() * g.groups * sizeof(Rows));
+    const Key origin = key(weights, products, g.taps(), channels, g.groups);
+    const RowSets sets = shared<std::vector<std::unique_ptr<const Rows>>>(origin, [&] {
+        budget_.take((uint64_t)weights.size() * g.groups * (sizeof(TableRows) + sizeof(void *)));
         const Order order = window_order(g, channels);
-        std::vector<Rows> made;
+        std::vector<std::unique_ptr<const Rows>> made;
         made.reserve(weights.size() * g.groups);
         for (const StoredWeights &stored : weights)
             for (size_t group = 0; group < g.groups; group++) {
@@ -139,34 +141,35 @@ size_t Network::convolution_as(size_t input, const Geometry &g, const WeightSets
                 part.outputs = g.group_outputs();
                 if (part.bits) part.bits += group * part.outputs * part.row_bytes();
                 if (part.reals) part.reals += group * part.outputs * part.count;
-                made.emplace_back(arena_, part, order);
+                made.push_back(rows_for(products, arena_, part, order));
             }
         return made;
     });
     const size_t output = convolution_value(input, g, weights, finishing);
-    steps_.push_back(std::make_unique<WindowConvolution<Rows>>(input, output, g, sets, std::move(finishing)));
+    steps_.push_back(std::make_unique<WindowConvolution>(input, output, g, sets, std::move(finishing)));
     return output;
 }
 
 size_t Network::table_convolution(size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing) {
     const size_t stride = TableConvolution::tap_positions(g);
-    const PackedSets packed = shared<std::vector<const uint8_t *>>(key(weights, g.taps(), stride, 1), [&] {
-        const Order order = window_order(g, stride);
-        std::vector<const uint8_t *> made;
-        for (const StoredWeights &stored : weights) made.push_back(weights_for_tables(arena_, stored, order));
-        return made;
-    });
+    const PackedSets packed =
+        shared<std::vector<const uint8_t *>>(key(weights, Products::tables, g.taps(), stride, 1), [&] {
+            const Order order = window_order(g, stride);
+            std::vector<const uint8_t *> made;
+            for (const StoredWeights &stored : weights) made.push_back(weights_for_tables(arena_, stored, order));
+            return made;
+        });
     const size_t output = convolution_value(input, g, weights, finishing);
     steps_.push_back(std::make_unique<TableConvolution>(input, output, g, packed, std::move(finishing)));
     return output;
 }
 
 size_t Network::depthwise_convolution(size_t input, const Geometry &g, const WeightSets &weights, Finishing finishing) {
-    const SharedFloats taps = shared<Aligned<float>>(key(weights, g.taps(), 1, g.groups), [&] {
-        const size_t count = weights.size() * g.taps() * g.channels;
+    const SharedFloats taps = shared<Aligned<float>>(key(weights, Products::real, g.taps(), 1, g.groups), [&] {
+        const uint64_t count = (uint64_t)weights.size() * g.taps() * g.channels;
         budget_.take(count * sizeof(float));
         Aligned<float> made;
-        made.reserve(count);
+        made.reserve((size_t)count);
         for (const StoredWeights &stored : weights)
             for (size_t tap = 0; tap < g.taps(); tap++)
                 for (size_t c = 0; c < g.channels; c++) made.push_back(stored.value(c, tap));
@@ -183,11 +186,10 @@ size_t Network::convolution(
 ) {
     if (g.groups > 1 && g.groups == g.channels && g.groups == g.outputs)
         return depthwise_convolution(input, g, weights, std::move(finishing));
-    if (products == Products::real || g.groups > 1)
-        return convolution_as<RealRows>(input, g, weights, std::move(finishing));
-    if (products == Products::pairs) return convolution_as<PairRows>(input, g, weights, std::move(finishing));
-    if (TableConvolution::suits(g)) return table_convolution(input, g, weights, std::move(finishing));
-    return convolution_as<TableRows>(input, g, weights, std::move(finishing));
+    if (g.groups > 1) products = Products::real;
+    if (products == Products::tables && TableConvolution::suits(g))
+        return table_convolution(input, g, weights, std::move(finishing));
+    return window_convolution(input, g, products, weights, std::move(finishing));
 }
 
 // ---- the rest -------------------------------------------------------------------------------------
@@ -250,10 +252,13 @@ void Network::seal(size_t output, size_t output_count) {
     output_ = output;
     output_count_ = output_count;
     // Steps that all networks share come first: they need nothing from the rest.
-    const auto middle = std::stable_partition(steps_.begin(), steps_.end(), [this](const std::unique_ptr<Step> &step) {
-        return runs_once(*step);
-    });
-    once_ = (size_t)(middle - steps_.begin());
+    std::vector<std::unique_ptr<Step>> ordered;
+    for (const bool once : {true, false}) {
+        for (std::unique_ptr<Step> &step : steps_)
+            if (step && runs_once(*step) == once) ordered.push_back(std::move(step));
+        if (once) once_ = ordered.size();
+    }
+    steps_ = std::move(ordered);
     // The last value goes straight to the caller, unless all networks compute it at once or share it.
     Value &last = values_[output];
     direct_ = networks_ == 1 || (last.own && last.kept == 1);
@@ -265,14 +270,14 @@ void Network::seal(size_t output, size_t output_count) {
 
 // How many examples run at once, on how many threads: as many as the limit allows.
 void Network::plan_memory() {
-    size_t bytes = 1;
+    uint64_t bytes = 1;
     for (size_t slot : slot_bytes_) bytes += slot;
     for (const auto &step : steps_) scratch_bytes_ = std::max(scratch_bytes_, step->scratch_bytes());
     budget_.check(bytes + scratch_bytes_);  // one example on one thread
-    if (scratch_bytes_) threads_ = (int)std::min((size_t)threads_, (budget_.left() - bytes) / scratch_bytes_);
-    budget_.take((size_t)threads_ * scratch_bytes_);
-    const size_t wanted = std::max(MEMORY_BUDGET / bytes, std::min((size_t)threads_, MEMORY_OF_THREADS / bytes));
-    max_at_once_ = std::clamp<size_t>(std::min(wanted, budget_.left() / bytes), 1, MAX_AT_ONCE);
+    if (scratch_bytes_) threads_ = (int)std::min((uint64_t)threads_, (budget_.left() - bytes) / scratch_bytes_);
+    budget_.take((uint64_t)threads_ * scratch_bytes_);
+    const uint64_t wanted = std::max(MEMORY_BUDGET / bytes, std::min((uint64_t)threads_, MEMORY_OF_THREADS / bytes));
+    max_at_once_ = (size_t)std::clamp<uint64_t>(std::min(wanted, budget_.left() / bytes), 1, MAX_AT_ONCE);
     budget_.take(max_at_once_ * bytes);
 }
 
@@ -305,10 +310,7 @@ void Network::share_slots() {
             slot_bytes_[slot] = std::max(slot_bytes_[slot], bytes);
             slot_of_[step.output] = slot;
         }
-        std::vector<size_t> ended(step.inputs);
-        std::sort(ended.begin(), ended.end());
-        ended.erase(std::unique(ended.begin(), ended.end()), ended.end());
-        for (size_t input : ended)
+        for (size_t input : std::set<size_t>(step.inputs.begin(), step.inputs.end()))
             if (input != 0 && last_use[input] == i) free.insert({slot_bytes_[slot_of_[input]], slot_of_[input]});
     }
 }
@@ -335,7 +337,7 @@ void Network::run_steps(Session &session, const Frame &frame, size_t first, size
 void Network::run(const float *x, size_t batch, float *y) {
     if (batch == 0) return;
     Session &session = this->session();
-    const std::lock_guard<std::mutex> lock(session.running);
+    const std::lock_guard<Mutex> lock(session.running);
     const size_t at_once = std::min(batch, max_at_once_);
     session.prepare(slot_bytes_, at_once, scratch_bytes_, threads_);
     const size_t threads = (size_t)session.team->threads();

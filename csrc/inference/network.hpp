@@ -5,7 +5,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <typeindex>
 #include <vector>
 
 #include "convolution.hpp"
@@ -13,8 +12,6 @@
 #include "session.hpp"
 
 namespace bayesbinn::inference {
-
-enum class Products { tables, pairs, real };
 
 // One set of weights for all networks, or one for each.
 using WeightSets = std::vector<StoredWeights>;
@@ -27,7 +24,7 @@ using WeightSets = std::vector<StoredWeights>;
 // is thrown before anything is allocated.
 class Network {
    public:
-    Network(const Kernels &kernels, size_t networks, size_t input_count, int threads, size_t max_memory = SIZE_MAX);
+    Network(const Kernels &kernels, size_t networks, size_t input_count, int threads, uint64_t max_memory = UINT64_MAX);
     ~Network();
     Network(const Network &) = delete;
     Network &operator=(const Network &) = delete;
@@ -55,21 +52,25 @@ class Network {
     size_t networks() const { return networks_; }
     size_t input_count() const { return input_count_; }
     size_t output_count() const { return output_count_; }
-    size_t memory() const { return budget_.taken(); }  // bytes: the weights and most of what a run takes
+    uint64_t memory() const { return budget_.taken(); }  // bytes: the weights and most of what a run takes
 
    private:
-    using Key = std::array<size_t, 7>;
-    static Key key(const WeightSets &weights, size_t taps, size_t stride, size_t groups);
+    using Key = std::array<size_t, 8>;
+    struct Owned {
+        virtual ~Owned() = default;
+    };
+    template <class T>
+    struct OwnedAs;
+    static Key key(const WeightSets &weights, Products products, size_t taps, size_t stride, size_t groups);
     template <class T, class Make>
-    std::shared_ptr<const T> shared(const Key &key, Make make);
+    const T *shared(const Key &key, Make make);
     Order window_order(const Geometry &geometry, size_t stride) const;
     size_t new_value(size_t bytes, bool own, size_t kept = 1);
     bool is_own(const std::vector<size_t> &inputs, const Finishing &finishing, size_t weight_sets) const;
     bool runs_once(const Step &step) const;
-    template <class Rows>
-    size_t linear_as(size_t input, size_t rows, const WeightSets &weights, Finishing finishing);
-    template <class Rows>
-    size_t convolution_as(size_t input, const Geometry &geometry, const WeightSets &weights, Finishing finishing);
+    size_t window_convolution(
+        size_t input, const Geometry &geometry, Products products, const WeightSets &weights, Finishing finishing
+    );
     size_t table_convolution(size_t input, const Geometry &, const WeightSets &weights, Finishing finishing);
     size_t depthwise_convolution(size_t input, const Geometry &, const WeightSets &weights, Finishing finishing);
     size_t convolution_value(size_t input, const Geometry &, const WeightSets &weights, const Finishing &finishing);
@@ -82,8 +83,9 @@ class Network {
     const size_t networks_, input_count_;
     int threads_;
     Budget budget_;
-    Arena arena_;                                                                    // of the steps' weights
-    std::map<std::pair<std::type_index, Key>, std::shared_ptr<const void>> shared_;  // until `seal`
+    Arena arena_;                                                  // of the steps' weights
+    std::vector<std::unique_ptr<Owned>> owned_;                    // what several steps may use
+    std::map<std::pair<const void *, Key>, const void *> shared_;  // by type and key, until `seal`
     std::vector<Value> values_;
     std::vector<std::unique_ptr<Step>> steps_;  // after `seal`: those that run once, then those of each network
     size_t once_ = 0;                           // how many run once

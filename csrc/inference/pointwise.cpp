@@ -8,7 +8,9 @@ namespace bayesbinn::inference {
 
 PoolAxis::Window PoolAxis::window(size_t index) const {
     if (!kernel) {
-        const size_t start = index * inputs / count, stop = ((index + 1) * inputs + count - 1) / count;
+        const uint64_t length = inputs;  // products may exceed 32 bits
+        const size_t start = (size_t)(index * length / count);
+        const size_t stop = (size_t)(((index + 1) * length + count - 1) / count);
         return {start, stop, (float)(stop - start)};
     }
     // Counted from the first pixel of the padding; pixel 0 of the image is at `padding`.

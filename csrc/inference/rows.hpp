@@ -2,6 +2,8 @@
 // a row is prepared once, and then every tile of outputs is computed from the prepared row.
 #pragma once
 
+#include <memory>
+
 #include "chunks.hpp"
 #include "step.hpp"
 #include "weights.hpp"
@@ -26,23 +28,41 @@ struct RowBlock {
     size_t count;
 };
 
-// Bits and lookup tables: 8-bit activations.
-class TableRows {
+// A matrix of weights, and how it is multiplied by rows.
+class Rows {
    public:
-    static constexpr size_t OUTPUTS = TILE;
-    static constexpr bool QUANTIZED = true;
-    static constexpr size_t TOTALS = MAX_TILES * MAX_ROWS * TILE;
-    static constexpr size_t SCRATCH = TOTALS * sizeof(int32_t) + LookUpChunks::BYTES;
+    virtual ~Rows() = default;
 
+    const size_t tile;            // outputs that are computed together
+    const bool quantized;         // whether activations are rounded to 8 bits
+    const size_t prepared_bytes;  // of a row
+    const size_t max_rows;        // that one call multiplies: prepared, they stay in the cache
+    const size_t scratch_bytes;   // of `multiply`
+
+    virtual void prepare(const Kernels &kernels, const float *x, Quantization scale, std::byte *to) const = 0;
+
+    // Tiles `first_tile` to `last_tile`, at most MAX_TILES, times the rows of a block, at most `max_rows`.
+    virtual void multiply(
+        const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
+        size_t outputs, std::byte *scratch
+    ) const = 0;
+
+   protected:
+    Rows(size_t tile, bool quantized, size_t prepared_bytes, size_t max_rows, size_t scratch_bytes)
+        : tile(tile), quantized(quantized), prepared_bytes(prepared_bytes), max_rows(max_rows),
+          scratch_bytes(scratch_bytes) {}
+};
+
+// Bits and lookup tables: 8-bit activations.
+class TableRows : public Rows {
+   public:
     TableRows(Arena &arena, const StoredWeights &stored, const Order &order)
-        : count_(order.size()), blocks_(round_up(count_, GROUP * BLOCK) / (GROUP * BLOCK)),
-          weights_(weights_for_tables(arena, stored, padded(order, GROUP * BLOCK))) {
+        : Rows(TILE, true, LINE + blocks_of(order) * BLOCK * TABLE, MAX_ROWS, SCRATCH), count_(order.size()),
+          blocks_(blocks_of(order)), weights_(weights_for_tables(arena, stored, padded(order, GROUP * BLOCK))) {
         for (size_t b = 0; b < blocks_; b++) offsets_.push_back((uint32_t)(b * BLOCK * TABLE));
     }
 
-    size_t prepared_bytes() const { return LINE + blocks_ * BLOCK * TABLE; }
-
-    void prepare(const Kernels &kernels, const float *x, Quantization scale, std::byte *to) const {
+    void prepare(const Kernels &kernels, const float *x, Quantization scale, std::byte *to) const override {
         Head &head = *reinterpret_cast<Head *>(to);
         uint8_t *const tables = reinterpret_cast<uint8_t *>(to) + LINE;
         head = {scale.factor, 0};
@@ -51,12 +71,10 @@ class TableRows {
         memset(tables + used, 0, blocks_ * BLOCK * TABLE - used);
     }
 
-    size_t max_rows() const { return MAX_ROWS; }  // a chunk of their tables stays in the cache
-
     void multiply(
         const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
         size_t outputs, std::byte *scratch
-    ) const {
+    ) const override {
         int32_t *const totals = reinterpret_cast<int32_t *>(scratch);
         uint8_t *const indices = reinterpret_cast<uint8_t *>(totals + TOTALS);
         const auto totals_of = [&](size_t tile, size_t row) {
@@ -86,6 +104,11 @@ class TableRows {
     }
 
    private:
+    static constexpr size_t TOTALS = MAX_TILES * MAX_ROWS * TILE;
+    static constexpr size_t SCRATCH = TOTALS * sizeof(int32_t) + LookUpChunks::BYTES;
+
+    static size_t blocks_of(const Order &order) { return round_up(order.size(), GROUP * BLOCK) / (GROUP * BLOCK); }
+
     struct Head {
         float factor;
         int32_t magnitude;  // Σ|q|
@@ -97,20 +120,13 @@ class TableRows {
 };
 
 // Bits and pairs of float activations: exact.
-class PairRows {
+class PairRows : public Rows {
    public:
-    static constexpr size_t OUTPUTS = PAIR_TILE;
-    static constexpr bool QUANTIZED = false;
-    static constexpr size_t SUMS = MAX_TILES * MAX_ROWS * PAIR_TILE;
-    static constexpr size_t SCRATCH = SUMS * sizeof(float) + PairChunks::BYTES;
-
     PairRows(Arena &arena, const StoredWeights &stored, const Order &order)
-        : count_(order.size()), words_((count_ + WORD - 1) / WORD),
-          weights_(weights_for_pairs(arena, stored, padded(order, WORD))) {}
+        : Rows(PAIR_TILE, false, words_of(order) * WORD * 2 * sizeof(float), MAX_ROWS, SCRATCH), count_(order.size()),
+          words_(words_of(order)), weights_(weights_for_pairs(arena, stored, padded(order, WORD))) {}
 
-    size_t prepared_bytes() const { return words_ * WORD * 2 * sizeof(float); }
-
-    void prepare(const Kernels &kernels, const float *x, Quantization, std::byte *to) const {
+    void prepare(const Kernels &kernels, const float *x, Quantization, std::byte *to) const override {
         float *const pairs = reinterpret_cast<float *>(to);
         const size_t even = count_ / 2 * 2;
         kernels.build_pairs(x, even, pairs);
@@ -121,12 +137,10 @@ class PairRows {
         }
     }
 
-    size_t max_rows() const { return MAX_ROWS; }
-
     void multiply(
         const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
         size_t outputs, std::byte *scratch
-    ) const {
+    ) const override {
         float *const sums = reinterpret_cast<float *>(scratch);
         uint32_t *const indices = reinterpret_cast<uint32_t *>(sums + SUMS);
         const auto sums_of = [&](size_t tile, size_t row) {
@@ -153,36 +167,30 @@ class PairRows {
     }
 
    private:
+    static constexpr size_t SUMS = MAX_TILES * MAX_ROWS * PAIR_TILE;
+    static constexpr size_t SCRATCH = SUMS * sizeof(float) + PairChunks::BYTES;
+
+    static size_t words_of(const Order &order) { return (order.size() + WORD - 1) / WORD; }
+
     size_t count_, words_;
     const uint32_t *weights_;  // of the network's arena
 };
 
 // Real weights.
-class RealRows {
+class RealRows : public Rows {
    public:
-    static constexpr size_t OUTPUTS = PAIR_TILE;
-    static constexpr bool QUANTIZED = false;
-    static constexpr size_t SCRATCH = 0;
-
     RealRows(Arena &arena, const StoredWeights &stored, const Order &order)
-        : count_(order.size()), weights_(weights_for_multiplying(arena, stored, order)) {}
+        : Rows(PAIR_TILE, false, bytes_of(order), rows_for_cache(bytes_of(order)), 0), count_(order.size()),
+          weights_(weights_for_multiplying(arena, stored, order)) {}
 
-    size_t prepared_bytes() const { return round_up(count_ * sizeof(float), LINE); }
-
-    void prepare(const Kernels &, const float *x, Quantization, std::byte *to) const {
+    void prepare(const Kernels &, const float *x, Quantization, std::byte *to) const override {
         memcpy(to, x, count_ * sizeof(float));
-    }
-
-    // Rows that stay in the second-level cache while all tiles of weights are used.
-    size_t max_rows() const {
-        constexpr size_t BUDGET = 128 << 10;
-        return std::clamp<size_t>(BUDGET / prepared_bytes() / TOGETHER * TOGETHER, TOGETHER, MAX_ROWS);
     }
 
     void multiply(
         const Kernels &kernels, size_t first_tile, size_t last_tile, const RowBlock &block, const Finish &finish,
         size_t outputs, std::byte *
-    ) const {
+    ) const override {
         for (size_t tile = first_tile; tile < last_tile; tile++)
             for (size_t row = 0; row < block.count; row += TOGETHER) {
                 const size_t windows = std::min(TOGETHER, block.count - row), channel = tile * PAIR_TILE;
@@ -199,8 +207,31 @@ class RealRows {
     }
 
    private:
+    static size_t bytes_of(const Order &order) { return round_up(order.size() * sizeof(float), LINE); }
+
+    // Rows that stay in the second-level cache while all tiles of weights are used.
+    static size_t rows_for_cache(size_t prepared_bytes) {
+        constexpr size_t BUDGET = 128 << 10;
+        return std::clamp<size_t>(BUDGET / prepared_bytes / TOGETHER * TOGETHER, TOGETHER, MAX_ROWS);
+    }
+
     size_t count_;
     const float *weights_;  // of the network's arena
 };
+
+enum class Products { tables, pairs, real };
+
+inline std::unique_ptr<const Rows> rows_for(
+    Products products, Arena &arena, const StoredWeights &stored, const Order &order
+) {
+    switch (products) {
+    case Products::tables:
+        return std::make_unique<TableRows>(arena, stored, order);
+    case Products::pairs:
+        return std::make_unique<PairRows>(arena, stored, order);
+    default:
+        return std::make_unique<RealRows>(arena, stored, order);
+    }
+}
 
 }  // namespace bayesbinn::inference

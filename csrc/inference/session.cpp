@@ -12,15 +12,7 @@ void Session::prepare(const std::vector<size_t> &slot_bytes, size_t batch, size_
         capacity_ = batch;
     }
     if (team) return;
-    Buffers made;
-    for (int thread = 0; thread < threads; thread++) {
-        try {
-            made.emplace_back(scratch_bytes);
-        } catch (const std::bad_alloc &) {
-            if (thread == 0) throw;
-            break;  // fewer threads need less
-        }
-    }
+    Buffers made = scratch_for(threads, scratch_bytes);
     auto started = std::make_unique<Team>((int)made.size());
     made.resize((size_t)started->threads());
     scratch = std::move(made);

@@ -2,15 +2,17 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "memory.hpp"
+
+#if defined(__wasm__)
+#include "../wasm/team.hpp"
+#else
 #include "team.hpp"
+#endif
 
 namespace bayesbinn::inference {
-
-using Buffers = std::vector<Aligned<std::byte>>;
 
 // A session belongs to one process: after a fork its threads are gone, and its mutex stays locked forever if
 // another thread was running then. The child makes its own session and leaves this one as it is.
@@ -22,7 +24,7 @@ class Session {
 
     bool of_this_process() const { return forks_ == forks(); }
 
-    std::mutex running;
+    Mutex running;
     Buffers slots, scratch;
     std::unique_ptr<Team> team;
 

@@ -5,7 +5,6 @@
 #include <stdint.h>
 
 #include <cstddef>
-#include <memory>
 #include <vector>
 
 #include "kernels.hpp"
@@ -54,12 +53,12 @@ class Step {
     const size_t output;
 };
 
-// Numbers that several steps may share.
-using SharedFloats = std::shared_ptr<const Aligned<float>>;
+// Numbers that several steps may share; the network owns them.
+using SharedFloats = const Aligned<float> *;
 
 // y ← y·scale + shift within limits, for each network (or one for all); without scales, only the limits.
 struct Finishing {
-    SharedFloats scale, shift;  // both, or neither
+    SharedFloats scale = nullptr, shift = nullptr;  // both, or neither
     size_t channels = 0;
     float low, high;
 

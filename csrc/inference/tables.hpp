@@ -56,6 +56,69 @@ BAYESBINN_INLINE int32_t tables_of_32(const float *x, float inverse, uint8_t *ta
     return eight_tables(_mm256_packs_epi16(ab, cd), tables);  // packing within halves gives the right order
 }
 
+#elif defined(__wasm_simd128__)
+
+// The eight words at `from` as integers, x·inverse rounded to even.
+BAYESBINN_INLINE v128_t eight_integers(const float *from, v128_t inverse) {
+    const auto four = [&](const float *x) {
+        return wasm_i32x4_trunc_sat_f32x4(wasm_f32x4_nearest(wasm_f32x4_mul(wasm_v128_load(x), inverse)));
+    };
+    return wasm_i16x8_narrow_i32x4(four(from), four(from + 4));
+}
+
+// Word LANE everywhere.
+template <int LANE>
+BAYESBINN_INLINE v128_t everywhere(v128_t words) {
+    return wasm_i16x8_shuffle(words, words, LANE, LANE, LANE, LANE, LANE, LANE, LANE, LANE);
+}
+
+// Two tables from eight integers. Entry e is the sum of the q of its set bits, less that of all negative q: this turns
+// a sum over set bits into one over agreeing signs.
+template <int FIRST>
+BAYESBINN_INLINE void two_tables(v128_t q, v128_t negative, uint8_t *tables) {
+    const v128_t bit_0 = wasm_i16x8_const(0, -1, 0, -1, 0, -1, 0, -1);
+    const v128_t bit_1 = wasm_i16x8_const(0, 0, -1, -1, 0, 0, -1, -1);
+    const v128_t bit_2 = wasm_i16x8_const(0, 0, 0, 0, -1, -1, -1, -1);
+    const v128_t low = wasm_i16x8_const_splat(31);
+    const auto table = [&](v128_t q0, v128_t q1, v128_t q2, v128_t q3, v128_t base, uint8_t *to) {
+        const v128_t first = wasm_i16x8_add(wasm_v128_and(q0, bit_0), wasm_v128_and(q1, bit_1));
+        const v128_t sums = wasm_i16x8_add(first, wasm_i16x8_sub(wasm_v128_and(q2, bit_2), base));
+        const v128_t sums_from_8 = wasm_i16x8_add(sums, q3);
+        wasm_v128_store(to, wasm_u8x16_narrow_i16x8(wasm_v128_and(sums, low), wasm_v128_and(sums_from_8, low)));
+        const v128_t high = wasm_u16x8_shr(sums, 5), high_from_8 = wasm_u16x8_shr(sums_from_8, 5);
+        wasm_v128_store(to + HIGH_PARTS, wasm_u8x16_narrow_i16x8(high, high_from_8));
+    };
+    table(
+        everywhere<0>(q), everywhere<1>(q), everywhere<2>(q), everywhere<3>(q), everywhere<FIRST>(negative),
+        tables + table_at(FIRST)
+    );
+    table(
+        everywhere<4>(q), everywhere<5>(q), everywhere<6>(q), everywhere<7>(q), everywhere<FIRST + 1>(negative),
+        tables + table_at(FIRST + 1)
+    );
+}
+
+BAYESBINN_INLINE int32_t tables_of_32(const float *x, float inverse, uint8_t *tables) {
+    const v128_t factor = wasm_f32x4_splat(inverse), none = wasm_i16x8_const_splat(0);
+    v128_t q[4], size = none, fours[2];
+    for (int i = 0; i < 4; i++) {
+        q[i] = eight_integers(x + 8 * i, factor);
+        size = wasm_i16x8_add(size, wasm_i16x8_abs(q[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        const auto pairs = [&](v128_t words) { return wasm_i32x4_extadd_pairwise_i16x8(wasm_i16x8_min(words, none)); };
+        fours[i] = wasm_i32x4_extadd_pairwise_i16x8(wasm_i16x8_narrow_i32x4(pairs(q[2 * i]), pairs(q[2 * i + 1])));
+    }
+    const v128_t negative = wasm_i16x8_narrow_i32x4(fours[0], fours[1]);  // of the eight groups
+    two_tables<0>(q[0], negative, tables);
+    two_tables<2>(q[1], negative, tables);
+    two_tables<4>(q[2], negative, tables);
+    two_tables<6>(q[3], negative, tables);
+    const v128_t sizes = wasm_i32x4_extadd_pairwise_i16x8(size);
+    return wasm_i32x4_extract_lane(sizes, 0) + wasm_i32x4_extract_lane(sizes, 1) + wasm_i32x4_extract_lane(sizes, 2) +
+        wasm_i32x4_extract_lane(sizes, 3);
+}
+
 #else
 
 BAYESBINN_INLINE int32_t tables_of_32(const float *x, float inverse, uint8_t *tables) {

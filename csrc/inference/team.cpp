@@ -94,6 +94,19 @@ void Team::serve(int thread) {
     }
 }
 
+Buffers scratch_for(int threads, size_t bytes) {
+    Buffers made;
+    for (int thread = 0; thread < threads; thread++) {
+        try {
+            made.emplace_back(bytes);
+        } catch (const std::bad_alloc &) {
+            if (thread == 0) throw;
+            break;
+        }
+    }
+    return made;
+}
+
 unsigned forks() { return forked; }
 
 }  // namespace bayesbinn::inference

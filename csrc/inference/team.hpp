@@ -1,4 +1,4 @@
-// The threads that run a network together.
+// The threads that run a network together. `wasm/team.hpp` stands in where there are no threads.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,11 @@
 #include <thread>
 #include <vector>
 
+#include "memory.hpp"
+
 namespace bayesbinn::inference {
+
+using Mutex = std::mutex;
 
 // A layer takes tens of microseconds, and waking a sleeping thread takes as long, so the threads spin between
 // layers. After a job they spin for a moment, in case the next one follows immediately, and then sleep.
@@ -39,6 +43,9 @@ class Team {
     std::atomic<unsigned> job_{0}, arrived_{0}, round_{0}, finished_{0};
     std::atomic<bool> ending_{false};
 };
+
+// A buffer for each thread, or for fewer threads if there is no memory for more.
+Buffers scratch_for(int threads, size_t bytes);
 
 // The number of forks between this process and the one that loaded the library.
 unsigned forks();

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include <deque>
 #include <functional>
 #include <string>
 
@@ -71,8 +72,9 @@ inline Finishing random_finishing(Random &random, size_t channels, size_t networ
     if (kind) {
         Aligned<float> scale, shift;
         for (size_t i = 0; i < count; i++) scale.push_back(random.real()), shift.push_back(random.real());
-        made.scale = std::make_shared<const Aligned<float>>(scale);
-        made.shift = std::make_shared<const Aligned<float>>(shift);
+        static std::deque<Aligned<float>> kept;  // a network owns its numbers; here they live to the end
+        made.scale = &kept.emplace_back(std::move(scale));
+        made.shift = &kept.emplace_back(std::move(shift));
     }
     return made;
 }

@@ -1,0 +1,116 @@
+// The cells of a table as numbers: text, numbers, true and false, dates, and what stands for a missing cell. Every
+// function takes one cell and returns NaN for a missing one.
+
+/** A cell that is not what its column holds; the text says what is needed. */
+export class NotOfItsKind extends Error {}
+
+const MISSING = new Set(
+  "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null|NaT|?|".split(
+    "|",
+  ),
+);
+const NUMBER = /^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$/;
+const SPACES = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+const AROUND = new RegExp(`^[${SPACES}]+|[${SPACES}]+$`, "g");
+const TIME =
+  "(?:[T ]+([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?[\\t-\\r ]*(Z|UTC|[+-][0-9]{2}:?[0-9]{2})?)?";
+const YEAR_FIRST = new RegExp(`^([0-9]{4})([-/.])([0-9]{1,2})\\2([0-9]{1,2})${TIME}$`);
+const YEAR_LAST = new RegExp(`^([0-9]{1,2})([-/.])([0-9]{1,2})\\2([0-9]{4})${TIME}$`);
+const TRUE = ["true", "t", "yes", "y", "1", "1.0"];
+const FALSE = ["false", "f", "no", "n", "0", "0.0"];
+const EXAMPLES = { ymd: "2024-01-31", dmy: "31.1.2024", mdy: "1/31/2024" };
+
+/** @param {string} text */
+const stripped = (text) => text.replace(AROUND, "");
+
+/** @param {unknown} cell */
+export function isMissing(cell) {
+  if (typeof cell === "string") return MISSING.has(stripped(cell));
+  return cell === null || cell === undefined || Number.isNaN(cell) || (cell instanceof Date && Number.isNaN(+cell));
+}
+
+/** A number, as text or as itself. @param {unknown} cell */
+export function numberOf(cell) {
+  let number = NaN;
+  if (typeof cell === "string" && NUMBER.test(stripped(cell))) number = Number(stripped(cell));
+  else if (isMissing(cell)) return NaN;
+  else if (typeof cell === "number" || typeof cell === "bigint" || typeof cell === "boolean") number = Number(cell);
+  else throw new NotOfItsKind("a number is needed");
+  if (!Number.isFinite(number)) throw new NotOfItsKind("a finite number is needed");
+  return number;
+}
+
+/** 1 or 0: true, yes, 1 and so on. @param {unknown} cell */
+export function booleanOf(cell) {
+  if (isMissing(cell)) return NaN;
+  const text = stripped(written(cell)).toLowerCase();
+  if (TRUE.includes(text)) return 1;
+  if (FALSE.includes(text)) return 0;
+  throw new NotOfItsKind("true or false is needed");
+}
+
+/**
+ * A category's name: text without spaces around it, a whole number without a decimal point; null if missing.
+ * @param {unknown} cell
+ */
+export function categoryOf(cell) {
+  return isMissing(cell) ? null : stripped(typeof cell === "string" ? cell : written(cell));
+}
+
+/** A value as Python writes it, which is how categories are named. @param {unknown} cell */
+function written(cell) {
+  if (typeof cell === "boolean") return cell ? "True" : "False";
+  if (typeof cell !== "number") return String(cell);
+  if (!Number.isFinite(cell)) return cell > 0 ? "inf" : "-inf";
+  if (Number.isInteger(cell)) return String(BigInt(cell));
+  if (Math.abs(cell) >= 1e-4) return String(cell);
+  return cell.toExponential().replace(/e-([0-9])$/, "e-0$1");
+}
+
+/** A date as seconds since 1970. @param {unknown} cell @param {keyof typeof EXAMPLES} order */
+export function secondsOf(cell, order) {
+  if (isMissing(cell)) return NaN;
+  if (cell instanceof Date) return cell.getTime() / 1000;
+  if (typeof cell !== "string") throw new NotOfItsKind("a date is needed, such as 2024-01-31");
+  const text = stripped(cell);
+  let found = YEAR_FIRST.exec(text);
+  let date = found ? [found[1], found[3], found[4]] : [];
+  if (!found && order !== "ymd") {
+    found = YEAR_LAST.exec(text);
+    if (found) date = order === "dmy" ? [found[4], found[3], found[1]] : [found[4], found[1], found[3]];
+  }
+  const seconds = found
+    ? secondsOfParts(
+        [...date, ...found.slice(5, 8)].map((part) => Number(part ?? 0)),
+        found[8],
+      )
+    : null;
+  if (!found || seconds === null) throw new NotOfItsKind(`a date is needed, such as ${EXAMPLES[order]}`);
+  return seconds - offsetOf(found[9]);
+}
+
+/**
+ * Null if there is no such date.
+ * @param {number[]} parts year to second
+ * @param {string | undefined} fraction its digits
+ */
+function secondsOfParts([year, month, day, hour, minute, second], fraction = "") {
+  const moment = new Date(0);
+  moment.setUTCFullYear(year, month - 1, day);
+  const exists = year >= 1 && moment.getUTCMonth() === month - 1 && moment.getUTCDate() === day;
+  if (!exists || hour > 23 || minute > 59 || second > 59) return null;
+  const whole = moment.getTime() / 1000 + hour * 3600 + minute * 60 + second;
+  const micro = Number(fraction.padEnd(6, "0").slice(0, 6));
+  if (micro === 0) return whole;
+  // Rounded once, as a decimal number is when it is read.
+  const [sign, size, rest] = whole < 0 ? ["-", -whole - 1, 1e6 - micro] : ["", whole, micro];
+  return Number(`${sign}${size}.${String(rest).padStart(6, "0")}`);
+}
+
+/** @param {string | undefined} zone */
+function offsetOf(zone) {
+  if (zone === undefined || zone === "Z" || zone === "UTC") return 0;
+  const digits = zone.slice(1).replace(":", "");
+  const size = Number(digits.slice(0, 2)) * 3600 + Number(digits.slice(2)) * 60;
+  return zone[0] === "-" ? -size : size;
+}
