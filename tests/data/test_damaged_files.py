@@ -47,6 +47,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_damaged_file_loads_or_is_refused_with_one_line(results: dict[str, Any], kind: str) -> None:
     found = results[kind]
     assert found["other"] == [], f"seed {1 + SEED}"
-    assert found["loaded"] + found["refused"] == 2 * (COUNT + 1)
+    assert found["loaded"] + found["refused"] == found["tried"] >= 2 * (COUNT + 1)
     assert found["loaded"] >= 2 and found["refused"] > 0, "the whole file loads, and the damage is damage"
     assert found["bytes"] < MAX_BYTES

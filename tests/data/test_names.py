@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.table import Table
 
+from bayesbinn.cli.answers import as_csv
 from bayesbinn.cli.console import PlainConsole
-from bayesbinn.cli.runtime import _as_csv
 from bayesbinn.runs.evaluate import _write_columns, predict_file
 
 TITLE = "\x1b]0;owned\x07"
@@ -79,7 +79,7 @@ def test_numbers_stay_numbers(tmp_path: Path) -> None:
     _write_columns(tmp_path / "out.csv", columns)
     with (tmp_path / "out.csv").open(newline="") as file:
         assert list(csv.reader(file)) == expected
-    assert list(csv.reader(_as_csv(columns).splitlines())) == expected
+    assert list(csv.reader("".join(as_csv([columns])).splitlines())) == expected
 
 
 def test_a_console_prints_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

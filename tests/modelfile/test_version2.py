@@ -15,6 +15,7 @@ from bayesbinn.modelfile import container as model_file
 from bayesbinn.modelfile.container import ModelFile
 from bayesbinn.modelfile.sections import Section
 from tests.helpers.places import ROOT
+from tests.helpers.random_graphs import GraphBuilder
 from tests.modelfile.test_container import parts, sealed
 from tests.tools.fuzz_model_files import table_model
 
@@ -173,3 +174,11 @@ def test_version_1_does_not_look_at_the_new_metadata(path: Path) -> None:
     header["__metadata__"]["encoding"] = "{}"
     path.write_bytes(sealed(header, data))
     assert model_file.read(path).encoding is None
+
+
+@pytest.mark.parametrize("residual", [0.00031943760406481157, 1.2345678901234567e-7, 123456.78901234567, 0.0, 1e300])
+def test_a_residual_of_any_size_is_read_back(residual: float, path: Path) -> None:
+    g = GraphBuilder((3,), 1, 0)
+    g.add("linear", shape=(1, 3), tensors={"weight": g.weight((1, 3)), **g.scales(1)})
+    model_file.write(path, replace(g.model(task="regression"), residual=residual))
+    assert model_file.read(path).residual == residual

@@ -57,7 +57,7 @@ def test_rows_off_the_main_directions_and_far_along_them_are_unfamiliar() -> Non
     rng = np.random.default_rng(0)
     along = rng.normal(size=(500, 1)) @ np.array([[1.0, 1.0, 0.0, 0.0]])
     codes = (along + 0.05 * rng.normal(size=(500, 4))).astype(np.float32)
-    section = unfamiliarity.learn(codes[:400], np.ones(400), codes[400:])
+    section = unfamiliarity.learn(codes[:400], np.ones(400))
     usual = unfamiliarity.score(section, codes[400:])
     assert 0.9 <= np.mean(usual <= 1.0) <= 1.0
     odd = np.array([[1.0, -1.0, 0.0, 0.0], [8.0, 8.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0]], np.float32)
@@ -66,6 +66,6 @@ def test_rows_off_the_main_directions_and_far_along_them_are_unfamiliar() -> Non
 
 def test_a_score_does_not_depend_on_the_rows_beside_it() -> None:
     codes = np.random.default_rng(1).normal(size=(200, 37)).astype(np.float32)
-    section = unfamiliarity.learn(codes, np.ones(200), codes[:0])
+    section = unfamiliarity.learn(codes, np.ones(200))
     together = unfamiliarity.score(section, codes)
     assert [unfamiliarity.score(section, codes[i : i + 1])[0] for i in range(200)] == together.tolist()

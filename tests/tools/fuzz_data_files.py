@@ -6,6 +6,7 @@ loaded and refused, what else happened, and by how many bytes the memory of the 
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import resource
@@ -24,6 +25,7 @@ from PIL import Image
 
 from bayesbinn import data
 from bayesbinn.errors import BayesbinnError
+from bayesbinn.runtime.tables import encoded_strips
 
 ROWS = 24
 HARD_LIMIT = 6 * 2**30  # of address space, so that a failure does not take down the machine
@@ -56,6 +58,38 @@ def text(delimiter: str) -> bytes:
     return "\n".join(delimiter.join(row) for row in [["a", "b", "größe", "y"], *rows]).encode()
 
 
+def mixed(delimiter: str) -> bytes:
+    """A table to be encoded: text, dates, true and false, missing cells, an outlier, names with commas and quotes."""
+    rows = [
+        [
+            "" if i % 7 == 3 else str(20 + i),
+            ("nurse", "köchin", "NA")[i % 3],
+            f"20{10 + i % 9}-0{1 + i % 9}-11",
+            ("true", "false")[i % 2],
+            "1e9" if i == 5 else f"{i * 0.37:.2f}",
+            f"kind {i % 3}",
+        ]
+        for i in range(ROWS)
+    ]
+    file = io.StringIO()
+    csv.writer(file, delimiter=delimiter).writerows([["a", 'b, "net"', "since", "member", "size", "y"], *rows])
+    return b"\xef\xbb\xbf" + file.getvalue().encode()
+
+
+def mixed_parquet() -> bytes:
+    days = np.datetime64("2020-01-01") + np.arange(ROWS)
+    columns: dict[str, Any] = {
+        "a": [None if i % 7 == 3 else float(i) for i in range(ROWS)],
+        "job": pa.array([("nurse", "cook", None)[i % 3] for i in range(ROWS)]).dictionary_encode(),
+        "since": pa.array(days),
+        "member": [i % 2 == 0 for i in range(ROWS)],
+        "y": [f"kind {i % 3}" for i in range(ROWS)],
+    }
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
 def parquet() -> bytes:
     content = arrays()
     columns = {"a": content["x"][:, 0], "b": content["y"] * 2, "y": [f"kind {y}" for y in content["y"]]}
@@ -84,6 +118,10 @@ FILES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "csv": (".csv", lambda: text(",")),
     "tsv": (".tsv", lambda: text("\t")),
     "parquet": (".parquet", parquet),
+    "encoded csv": (".csv", lambda: mixed(",")),
+    "encoded csv with semicolons": (".csv", lambda: mixed(";")),
+    "encoded tsv": (".tsv", lambda: mixed("\t")),
+    "encoded parquet": (".parquet", mixed_parquet),
     "png": (".png", lambda: picture("PNG")),
     "palette png": (".png", lambda: picture("PNG", "P")),
     "ppm": (".ppm", lambda: picture("PPM")),
@@ -135,6 +173,49 @@ def damaged(content: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
+CELLS = (
+    "",
+    "NA",
+    "inf",
+    "-inf",
+    "nan",
+    "1e999",
+    "1e-999",
+    "-0",
+    "0x10",
+    "1_000",
+    "٣",
+    "1,5",
+    '"',
+    "x" * 2000,
+    "\ufeff",
+)
+CELLS += (
+    "2024-13-01",
+    "31.12.2024",
+    "0001-01-01",
+    "9999-12-31T24:00",
+    "true",
+    "yes",
+    "9" * 400,
+    "=1+1",
+    " ",
+    "é\u0301",
+)
+
+
+def with_odd_cells(content: bytes, random: Random) -> bytes:
+    """Text in which some cells hold something else, which is still text."""
+    lines = content.decode().split("\n")
+    delimiter = max(",;\t", key=lines[0].count)
+    for _ in range(random.choice((1, 1, 2, 5))):
+        line = random.randrange(len(lines))
+        cells = lines[line].split(delimiter)
+        cells[random.randrange(len(cells))] = random.choice(CELLS)
+        lines[line] = delimiter.join(cells)
+    return "\n".join(lines).encode()
+
+
 def _place(size: int, random: Random) -> int:
     if size == 0:
         return 0
@@ -143,6 +224,28 @@ def _place(size: int, random: Random) -> int:
 
 
 # --- loading --------------------------------------------------------------------------------------------------
+
+
+def encoded(folder: Path, suffix: str, content: bytes, whole: bytes) -> list[Callable[[], Any]]:
+    """The entry points for tables that are encoded; `whole` is the file that the encoding was learned from."""
+    known, path = folder / f"whole{suffix}", folder / f"table{suffix}"
+    known.write_bytes(whole)
+    path.write_bytes(content)
+    encoding = data.load(known, label="y", encode=True).encoding
+    assert encoding is not None
+
+    def learn() -> None:
+        found = data.load(path, label="y", encode=True)
+        assert bool(np.isfinite(found.train_inputs.numpy()).all())
+
+    def predict() -> None:
+        found, _ = data.load_inputs(path, (encoding.width,), encoding=encoding)
+        assert bool(np.isfinite(found.numpy()).all())
+
+    def run() -> None:
+        assert all(np.isfinite(strip).all() for strip in encoded_strips(path, encoding, []))
+
+    return [learn, predict] if suffix == ".parquet" else [learn, predict, run]
 
 
 def load_all(folder: Path, suffix: str, content: bytes) -> list[Callable[[], Any]]:
@@ -175,10 +278,14 @@ def storm(kind: str, count: int, seed: int, folder: Path) -> dict[str, Any]:
     """Load one whole file and `count` damaged ones."""
     suffix, make = FILES[kind]
     content, random = make(), Random(f"{kind} {seed}")
-    found: dict[str, Any] = {"loaded": 0, "refused": 0, "other": []}
+    found: dict[str, Any] = {"tried": 0, "loaded": 0, "refused": 0, "other": []}
     for number in range(count + 1):
-        tried = content if number == 0 else damaged(content, random)
-        for load in load_all(folder, suffix, tried):
+        is_text = "encoded" in kind and suffix != ".parquet"
+        change = with_odd_cells if is_text and number % 2 else damaged
+        tried = content if number == 0 else change(content, random)
+        entries = encoded(folder, suffix, tried, content) if "encoded" in kind else load_all(folder, suffix, tried)
+        for load in entries:
+            found["tried"] += 1
             try:
                 load()
                 found["loaded"] += 1

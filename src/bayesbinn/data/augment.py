@@ -43,6 +43,10 @@ class Draws:
     def __getitem__(self, part: slice) -> Draws:
         return Draws(self.top[part], self.left[part], self.mirror[part], self.padding)
 
+    def applied(self, images: Tensor, rows: npt.NDArray[np.int64]) -> Tensor:
+        """The images at `rows`, each cropped and flipped as drawn."""
+        return crop_and_flip(images, rows, self)
+
 
 def crop_and_flip(images: Tensor, rows: npt.NDArray[np.int64], draws: Draws) -> Tensor:
     """The images at `rows`, each cropped and flipped as drawn: [len(rows), C, H, W], same dtype.

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesbinn.data.augment import Draws, crop_and_flip
+from bayesbinn.data.augment import Draws
+from bayesbinn.data.distort import Distortions
 from bayesbinn.data.normalise import Normaliser
 from bayesbinn.errors import InvalidInput
 
@@ -81,6 +82,7 @@ class Part:
         drop_single: bool = False,
         shard: tuple[int, int] = (0, 1),
         shift: int = 0,
+        distort: float = 0.0,
     ) -> Batches:
         """Pairs of (inputs, targets), normalized; the last batch may be smaller.
 
@@ -88,21 +90,22 @@ class Part:
         flips at random if the data set allows it (photographs, not digits), and needs a seed. `start` skips that many
         batches at no cost. `drop_single` omits a last batch of one example, for which BatchNorm has no statistics.
         `shard` = (rank, world) gives one rank's share of every batch (`share_of`). `shift` moves images at random by up
-        to that many pixels in each direction, instead of `augment`, and needs a seed.
+        to that many pixels in each direction, instead of `augment`, and needs a seed; so does `distort`, the strength
+        of `Distortions`.
         """
-        return Batches(self, batch_size, seed, epoch, start, augment, drop_single, shard, shift)
+        return Batches(self, batch_size, seed, epoch, start, augment, drop_single, shard, shift, distort)
 
     @property
     def shows_images(self) -> bool:
         """Whether the inputs are images (channels, height, width), which can be shifted."""
         return self._inputs.dim() == 4
 
-    def gather(self, rows: Tensor, draws: Draws | None = None) -> Tensor:
-        """Inputs at positions of this part, normalized; cropped and flipped if `draws` is given."""
+    def gather(self, rows: Tensor, draws: Draws | Distortions | None = None) -> Tensor:
+        """Inputs at positions of this part, normalized; cropped and flipped, or distorted, if `draws` is given."""
         if self.rows is not None:
             rows = self.rows[rows]
         if draws is not None:
-            return self._normaliser(crop_and_flip(self._inputs, rows.numpy(), draws))
+            return self._normaliser(draws.applied(self._inputs, rows.numpy()))
         return self._normaliser(self._inputs.index_select(0, rows))
 
 
@@ -120,6 +123,7 @@ class Batches:
         drop_single: bool,
         shard: tuple[int, int],
         shift: int = 0,
+        distort: float = 0.0,
     ) -> None:
         rank, world = shard
         if not 0 <= rank < world:
@@ -131,7 +135,11 @@ class Batches:
         if shift and (seed is None or not part.shows_images):
             what = "without a seed" if part.shows_images else "for inputs that are not images"
             raise InvalidInput(f"shift={shift} {what}: only images can be shifted, at random; use 0")
-        self._shift = shift
+        if distort and (seed is None or not part.shows_images or shift or augment):
+            what = "without a seed" if seed is None else "for inputs that are not images"
+            what = f"with shift={shift} and augment={augment}" if shift or augment else what
+            raise InvalidInput(f"distort={distort} {what}: only images can be distorted, at random, instead; use 0")
+        self._shift, self._distort = shift, distort
         self._part, self._size, self._start, self._shard = part, batch_size, start, shard
         self._seed, self._epoch, self._augment = seed, epoch, augment and part.augmentable
         full, rest = divmod(len(part), batch_size)
@@ -150,11 +158,13 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         part, count = self._part, len(self._part)
         order = torch.arange(count)
-        draws: Draws | None = None
+        draws: Draws | Distortions | None = None
         if self._seed is not None:
             generator = generator_of(self._seed, self._epoch)
             order = torch.randperm(count, generator=generator)
-            if self._shift:
+            if self._distort:
+                draws = Distortions.random(count, generator, self._distort)
+            elif self._shift:
                 draws = Draws.shifts(count, generator, self._shift)
             elif self._augment:
                 draws = Draws.random(count, generator)

@@ -174,8 +174,10 @@ class DataCard:
             return _named_difference("classes", self.classes, here.classes)
         if self.columns != here.columns:
             return _named_difference("columns", self.columns, here.columns)
+        encoded = self.encoding is not None and here.encoding is not None
         for what, there, now in (
-            ("inputs of shape", self.input_shape, here.input_shape),
+            # How many codes the same columns became depends on their values, of which there is more to say below.
+            ("inputs of shape", () if encoded else self.input_shape, () if encoded else here.input_shape),
             ("inputs of type", self.input_type, here.input_type),
         ):
             if there != now:

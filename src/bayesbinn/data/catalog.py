@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -20,7 +20,7 @@ from bayesbinn.data.published.digits import digits
 from bayesbinn.data.published.download import locate
 from bayesbinn.data.published.files import existing_path
 from bayesbinn.data.published.sources import Source, advice, find, find_archive
-from bayesbinn.errors import InvalidFile, InvalidInput, nearest
+from bayesbinn.errors import InvalidInput, nearest
 
 KINDS = f"{', '.join(TABLES)}, .npz or a folder"
 
@@ -86,7 +86,7 @@ def load(
     label: str | None = None,
     task: Task | None = None,
     download: bool = True,
-    encode: bool | None = False,
+    encode: bool = False,
 ) -> Dataset:
     """A data set by name (see `available`), or from a .npz, .csv, .tsv or .parquet file or a folder.
 
@@ -95,8 +95,7 @@ def load(
     says whether its numbers are classes or quantities, in case the rule (see `labels.understand`) guesses wrong.
     `data_dir` is searched before BAYESBINN_DATA and the user's cache; `download=False` never uses the network.
     `encode` accepts any table: text, dates and missing cells become codes, as do numbers of any scale
-    (`Dataset.encoding`). Without it every column except the label must hold numbers; None encodes a table that has
-    anything else.
+    (`Dataset.encoding`). Without it every column except the label must hold numbers.
 
     >>> dataset = load("moons")
     >>> parts = dataset.split(validation=0.1, seed=1)
@@ -122,19 +121,9 @@ def load(
         raise InvalidInput(f"{error.filename or name}: cannot read the file ({error.strerror or error})") from error
 
 
-def _as_needed(path: Path, label: str | None, *, test: Path | None = None, task: Task | None = None) -> Dataset:
-    """Numbers as they are; a table with anything else is encoded, and a note says why."""
-    try:
-        return load_table(path, label, test=test, task=task)
-    except (InvalidFile, InvalidInput) as error:
-        reason = f"encoded, since not every cell is a number ({error})"
-    dataset = load_encoded(path, label, test=test, task=task)
-    return replace(dataset, notes=(reason, *dataset.notes))
-
-
-def _own(path: Path, name: str, label: str | None, task: Task | None, encode: bool | None) -> Dataset:
+def _own(path: Path, name: str, label: str | None, task: Task | None, encode: bool) -> Dataset:
     kind = path.suffix.lower()
-    read = _as_needed if encode is None else load_encoded if encode else load_table
+    read = load_encoded if encode else load_table
     if kind in TABLES and path.is_file():
         return read(path, label, task=task)
     if path.is_dir():
@@ -142,7 +131,11 @@ def _own(path: Path, name: str, label: str | None, task: Task | None, encode: bo
         if train is not None:
             return read(train, label, test=test, task=task)
     if label is not None:
-        raise InvalidInput(f"{name}: label={label!r} names a table column, but this is not a table; leave it out")
+        tables = ", ".join(TABLES)
+        raise InvalidInput(
+            f"{name}: label={label!r} names a table column, but this is not a table; save a table as {tables}, "
+            "or leave the label out"
+        )
     if kind == ".npz" or (path.is_dir() and npy_files(path)):
         return load_npz(path, task)
     if path.is_dir():

@@ -218,7 +218,8 @@ def _read(file: io.BufferedReader, max_bytes: int | None) -> ModelFile:
 
 
 def _strict_number(text: str) -> float:
-    found = re.fullmatch(r"\d{1,18}(\.\d{1,18})?(e[+-]?\d{1,3})?", text, re.ASCII)
+    # 17 digits and up to 4 zeros follow the point: float64 is written that way from 0.0001 on.
+    found = re.fullmatch(r"\d{1,18}(\.\d{1,21})?(e[+-]?\d{1,3})?", text, re.ASCII)
     _require(found is not None, f"its residual {text[:40]!r} is not a decimal number")
     return float(text)
 

@@ -30,6 +30,10 @@ class InvalidCell(InvalidInput):
         """The message for a row, counted from 0, of a larger table that these rows were taken from."""
         return f"{self.what} in row {row + 1}: {self.needed}"
 
+    def anywhere(self) -> str:
+        """The message without a row, for rows whose order is not the user's."""
+        return f"{self.what}: {self.needed}"
+
 
 class Encoder:
     """Cells of columns to codes.
@@ -45,11 +49,14 @@ class Encoder:
         self._formulas = [formula_of(column) for column in columns]
         self._starts = [0, *np.cumsum([column.width for column in columns])[:-1].tolist()]
 
-    def encode(self, cells: Iterable[Any]) -> Codes:
-        """[rows, width] of columns of cells, which are read one after the other."""
+    def encode(self, cells: Iterable[Any], odd: list[InvalidCell] | None = None) -> Codes:
+        """[rows, width] of columns of cells, which are read one after the other.
+
+        With a list `odd`, cells that are not of their column's kind count as missing and are added to it.
+        """
         codes: Codes | None = None
         for index, values in enumerate(cells):
-            numbers, start = self._read(index, values), self._starts[index]
+            numbers, start = self._read(index, values, odd), self._starts[index]
             if codes is None:
                 codes = np.zeros((len(numbers), self.width), np.float32)
             count = len(codes)
@@ -92,7 +99,7 @@ class Encoder:
                     codes.append(column.height)
         return np.array([codes], np.float32)
 
-    def _read(self, index: int, values: Any) -> Numbers:
+    def _read(self, index: int, values: Any, odd: list[InvalidCell] | None) -> Numbers:
         """A column of cells as numbers: NaN is missing; of a category its place, -1 if it has none."""
         column, reader = self._columns[index], self._readers[index]
         if isinstance(values, np.ma.MaskedArray):
@@ -120,7 +127,11 @@ class Encoder:
                     if type(cell) is str:
                         known[cell] = found
             except NotOfItsKind as error:
-                raise _misplaced(column, cell, row, error) from None
+                misplaced = _misplaced(column, cell, row, error)
+                if odd is None:
+                    raise misplaced from None
+                odd.append(misplaced)
+                found = np.nan
             numbers[row] = found
         return numbers
 

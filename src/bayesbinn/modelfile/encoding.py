@@ -76,20 +76,21 @@ class TableEncoding:
         """A name for each of these numbers."""
         return tuple(name for column in self.columns for name in column.code_names)
 
-    def encode(self, table: Table) -> NDArray[np.float32]:
+    def encode(self, table: Table, odd: list[InvalidCell] | None = None) -> NDArray[np.float32]:
         """[rows, width] of a table, given as columns by name; columns that are not needed are passed over.
 
-        A column that is not there, and a cell that is not of its column's kind, are refused.
+        A column that is not there, and a cell that is not of its column's kind, are refused. With a list `odd`, such
+        a cell counts as missing and is added to it.
         """
         self.check_columns(list(table))
-        return self._encoder.encode(table[name] for name in self.names)
+        return self._encoder.encode((table[name] for name in self.names), odd)
 
     def encode_array(self, array: NDArray[Any], where: str = "the array") -> NDArray[np.float32]:
         """The same for an array of one row each whose columns are those of the encoding, in its order.
 
-        An array that has a column for each code instead holds the codes themselves.
+        An array that has a column for each code instead, where there are more codes than columns, holds the codes.
         """
-        if array.ndim == 2 and array.shape[1] == len(self.columns) != self.width:
+        if array.ndim == 2 and array.shape[1] == len(self.columns):
             try:
                 return self._encoder.encode(array[:, index] for index in range(len(self.columns)))
             except InvalidCell as error:

@@ -26,7 +26,7 @@ MAX_LABELS = 1 << 20
 _MAX_KEYS = 64
 _MAX_NUMBERS = 1 << 16
 _MAX_TEXT = 100
-_MAX_WHOLE = 10**17  # what is read back has at most 18 characters
+MAX_WHOLE = 10**17  # what is read back has at most 18 characters
 _TYPES = ("float32", "float16", "uint8")
 
 
@@ -118,7 +118,7 @@ def check_labels(labels: Sequence[Label], names: Sequence[str]) -> None:
 
 
 def labels_text(labels: Sequence[Label]) -> str:
-    """Labels as JSON, which tells text from numbers and true from 1."""
+    """Labels as JSON, which distinguishes text from numbers and true from 1."""
     return compact_json({"values": list(labels)})
 
 
@@ -139,7 +139,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return (type(value) is int and abs(value) < _MAX_WHOLE) or (type(value) is float and isfinite(value))
+    return (type(value) is int and abs(value) < MAX_WHOLE) or (type(value) is float and isfinite(value))
 
 
 def _require(condition: bool, otherwise: str, kind: type[Exception] = InvalidInput) -> None:

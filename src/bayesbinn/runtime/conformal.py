@@ -26,7 +26,7 @@ def threshold(scores: Floats, counts: Floats, coverage: float) -> float:
     >>> threshold(scores, np.ones(9), 0.9), threshold(scores, np.ones(9), 0.5), threshold(scores[:8], np.ones(8), 0.9)
     (9.0, 5.0, inf)
     """
-    if not 0 < coverage < 1:
+    if not (isinstance(coverage, (int, float, np.number)) and 0 < coverage < 1):
         raise InvalidInput(f"coverage={coverage!r}: it must be a number between 0 and 1, such as 0.9")
     sums = np.cumsum(counts)
     total = sums[-1] if len(sums) else 0.0

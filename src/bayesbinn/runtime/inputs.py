@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from bayesbinn.errors import InvalidFile, InvalidInput, nearest
 from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.modelfile.graph import Graph
-from bayesbinn.runtime.tables import check_names, encode_file
+from bayesbinn.runtime.tables import check_names, encoded_strips
 
 SUFFIXES = (".npy", ".npz", ".csv", ".tsv")
 
@@ -50,7 +52,7 @@ def load_inputs(
             _need_rows(path, array)
             return encoding.encode_array(array, str(path))
     elif kind in (".csv", ".tsv") and encoding is not None:
-        return encode_file(path, encoding, notes)
+        return np.concatenate(list(encoded_strips(path, encoding, notes)))
     elif kind in (".csv", ".tsv"):
         array = _table(path, graph.features, "\t" if kind == ".tsv" else ",", notes)
     else:
@@ -65,6 +67,16 @@ def load_inputs(
     if lost.any():
         raise InvalidFile(f"{path}: example {lost.argmax()} has NaN, infinity or a number too large for float32")
     return inputs
+
+
+def input_strips(
+    path: Path, graph: Graph, notes: list[str], encoding: TableEncoding | None = None
+) -> Iterator[NDArray[np.float32]]:
+    """The same, some rows at a time if the file is a table to be encoded: a million rows of codes need not fit."""
+    if encoding is not None and path.suffix.lower() in (".csv", ".tsv") and os.path.isfile(path):
+        yield from encoded_strips(path, encoding, notes)
+    else:
+        yield load_inputs(path, graph, notes, encoding)
 
 
 def _need_rows(path: Path, array: NDArray[Any]) -> None:

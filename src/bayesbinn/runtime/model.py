@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from bayesbinn.environment import cores
 from bayesbinn.errors import InvalidInput, InvalidUse, TooMuchMemory
 from bayesbinn.modelfile.container import ModelFile, read, shapes
-from bayesbinn.runtime import reference
+from bayesbinn.runtime import image_unfamiliarity, reference, unfamiliarity
 from bayesbinn.runtime.arrays import as_floats, first_not_finite
 from bayesbinn.runtime.memory import DEFAULT_MEMORY, readable
 from bayesbinn.runtime.prediction import (
@@ -95,7 +95,7 @@ class Model:
         self.encoding = file.encoding
         self.labels = file.labels
         self.sections = file.sections
-        self.seems_to_take_pixels = _normalises_pixels(file)
+        self.seems_to_take_pixels = normalises_pixels(file)
         self.activations = activations
         self.threads = threads or cores()
         self.output_shape = shapes(file)[-1]
@@ -168,6 +168,20 @@ class Model:
         self._need_classes()
         strips = [classified(y) for y in self._strips(self._checked(x))]
         return strips[0] if len(strips) == 1 else joined(strips)
+
+    def unfamiliarity(self, x: ArrayLike) -> NDArray[np.float64]:
+        """[batch]: how unlike the training data each input is: 95 % of held-out ones are below 1, 2 is suspicious.
+
+        The file must have learned it: ``bayesbinn pack --unfamiliarity`` for images, the estimators for tables.
+        """
+        section = self.sections.get("unfamiliarity")
+        if section is not None and section.rule == unfamiliarity.RULE:
+            return unfamiliarity.score(section, self._checked(x))
+        if section is None or section.rule != image_unfamiliarity.RULE:
+            raise InvalidUse("this model file does not say what is unfamiliar; pack the run with --unfamiliarity")
+        inputs = self._checked(x)
+        images = inputs.reshape(-1, *self.input_shape)
+        return image_unfamiliarity.score(section, images, self.prediction(inputs).entropy)
 
     def predict_rows(self, rows: Rows) -> Array:
         """What `predict_proba` gives (for regression, `predict`) for raw rows of the table that the model learned from.
@@ -264,7 +278,7 @@ class Model:
         return f"Model({kind}, {self.input_shape} → {self.output_shape}, {self.activations}, {self.backend})"
 
 
-def _normalises_pixels(file: ModelFile) -> bool:
+def normalises_pixels(file: ModelFile) -> bool:
     """Whether images are first normalized by a mean and a deviation that fit pixels from 0 to 255.
 
     A file does not record the type of its inputs; other numbers of that size, such as 0.0 to 255.0, look the same.

@@ -21,16 +21,18 @@ _STRIP = 20_000
 """Rows that are read at once: their cells are text, ten times the size of their codes."""
 
 
-def encode_file(path: Path, encoding: TableEncoding, notes: list[str]) -> NDArray[np.float32]:
-    """[rows, width] of a .csv or .tsv file whose first line names its columns, in any order."""
+def encoded_strips(path: Path, encoding: TableEncoding, notes: list[str]) -> Iterator[NDArray[np.float32]]:
+    """[rows, width] of a .csv or .tsv file whose first line names its columns, in any order; some rows at a time."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            return _encoded(path, file, encoding, notes)
+            yield from _encoded(path, file, encoding, notes)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidFile(f"{path}: not a text table ({error})") from None
 
 
-def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: list[str]) -> NDArray[np.float32]:
+def _encoded(
+    path: Path, file: Iterator[str], encoding: TableEncoding, notes: list[str]
+) -> Iterator[NDArray[np.float32]]:
     first = next((line for line in file if line.strip()), "")
     if not first:
         raise InvalidFile(f"{path}: it has no examples")
@@ -44,7 +46,7 @@ def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: li
     encoding.check_columns(header, str(path))
     notes += encoding.notes_on([name for name in header if name], str(path))
     places = [header.index(name) for name in encoding.names]
-    strips, done = [], 0
+    done = 0
     while some := list(islice(rows, _STRIP)):
         for place, row in enumerate(some):
             if len(row) != len(header):
@@ -53,13 +55,13 @@ def _encoded(path: Path, file: Iterator[str], encoding: TableEncoding, notes: li
                 )
         columns = list(zip(*some, strict=True))
         try:
-            strips.append(encoding.encode({name: columns[i] for name, i in zip(encoding.names, places, strict=True)}))
+            codes = encoding.encode({name: columns[i] for name, i in zip(encoding.names, places, strict=True)})
         except InvalidCell as error:
             raise InvalidFile(f"{path}: {error.in_row(done + error.row)}") from None
+        yield codes
         done += len(some)
-    if not strips:
+    if not done:
         raise InvalidFile(f"{path}: it has no examples")
-    return np.concatenate(strips)
 
 
 def _is_a_row(path: Path, first: list[str], encoding: TableEncoding) -> bool:

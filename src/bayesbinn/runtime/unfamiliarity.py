@@ -2,7 +2,8 @@
 
 Codes of the training rows have a mean and a few main directions. A new row is far away if its distance along these
 directions, in their standard deviations, is large, or if it lies far off them: the squares of both are added. The
-score is divided by what 95 % of held-out rows stay below, so that 1 is unusual and 2 is suspicious.
+score is divided by what 95 % of the training rows stay below, each by the statistics of others, so that 1 is unusual
+and 2 is suspicious.
 """
 
 from __future__ import annotations
@@ -17,18 +18,27 @@ from bayesbinn.modelfile.sections import Section
 RULE = "principal components of the codes"
 MAX_DIRECTIONS = 8
 USUAL = 0.95
-"""The share of held-out rows whose score is below 1."""
+"""The share of usual rows whose score is below 1."""
 _MAX_ROWS = 5000
+_FOLDS, _ROWS_OF_A_FOLD = 4, 5
 
 Floats = NDArray[np.float64]
 
 
-def learn(codes: NDArray[np.float32], weights: Floats, held_out: NDArray[np.float32]) -> Section:
-    """The statistics of training rows; `held_out` rows set the unit (training rows do where there are none)."""
+def learn(codes: NDArray[np.float32], weights: Floats) -> Section:
+    """The statistics of training rows; the unit is what most of them stay below by statistics of the others."""
     step = max(1, -(-len(codes) // _MAX_ROWS))
-    x, w = codes[::step].astype(np.float64), weights[::step] / weights[::step].sum()
-    mean = w @ x
-    centred = (x - mean) * np.sqrt(w)[:, None]
+    x, w = codes[::step].astype(np.float64), weights[::step]
+    found = _statistics(x, w)
+    unit = float(np.quantile(_scores_as_new_rows(x, w), USUAL, method="higher"))
+    return Section(RULE, {**found.numbers, "unit": unit or 1.0}, found.tensors)
+
+
+def _statistics(x: Floats, weights: Floats) -> Section:
+    """Mean and main directions, with the unit 1."""
+    share = weights / weights.sum()
+    mean = share @ x
+    centred = (x - mean) * np.sqrt(share)[:, None]
     values, vectors = _main_directions(centred)
     spread = float((centred**2).sum())
     rest = max(spread - float(values.sum()), 1e-3 * spread, 1e-9)
@@ -36,11 +46,18 @@ def learn(codes: NDArray[np.float32], weights: Floats, held_out: NDArray[np.floa
         "mean": mean.astype(np.float16),
         "directions": (vectors / np.sqrt(values)[:, None]).astype(np.float32).astype(np.float16),
     }
-    numbers: dict[str, Any] = {"deviations": tuple(np.sqrt(values).tolist()), "rest": rest, "unit": 1.0}
-    section = Section(RULE, numbers, tensors)
-    scores = score(section, held_out if len(held_out) else codes[::step])
-    unit = float(np.quantile(scores, USUAL, method="higher"))
-    return Section(RULE, {**numbers, "unit": unit or 1.0}, tensors)
+    return Section(RULE, {"deviations": tuple(np.sqrt(values).tolist()), "rest": rest, "unit": 1.0}, tensors)
+
+
+def _scores_as_new_rows(x: Floats, weights: Floats) -> Floats:
+    """Every row by the statistics of those of other folds, as if it were new; few rows by their own."""
+    if len(x) < _FOLDS * _ROWS_OF_A_FOLD:
+        return score(_statistics(x, weights), x.astype(np.float32))
+    fold, scores = np.arange(len(x)) % _FOLDS, np.empty(len(x))
+    for each in range(_FOLDS):
+        own = fold == each
+        scores[own] = score(_statistics(x[~own], weights[~own]), x[own].astype(np.float32))
+    return scores
 
 
 def _main_directions(centred: Floats) -> tuple[Floats, Floats]:
@@ -48,7 +65,8 @@ def _main_directions(centred: Floats) -> tuple[Floats, Floats]:
     wide = centred.shape[1] > centred.shape[0]
     gram = centred @ centred.T if wide else centred.T @ centred
     values, vectors = np.linalg.eigh(gram)
-    count = min(MAX_DIRECTIONS, int((values > 1e-6 * max(float(values[-1]), 1e-12)).sum()))
+    # The rest, divided by its deviation, would exceed float16.
+    count = min(MAX_DIRECTIONS, int((values > max(1e-6 * float(values[-1]), 1e-8)).sum()))
     values, vectors = values[::-1][:count], vectors[:, ::-1][:, :count].T
     if wide:
         vectors = vectors @ centred / np.sqrt(values)[:, None]

@@ -21,6 +21,13 @@ class ArrowColumns(Mapping[str, Any]):
 
     def __init__(self, path: Path, table: Any, names: list[str], rows: NDArray[np.int64]) -> None:
         self._path, self._table, self._names, self._rows = path, table, names, rows
+        self._read: dict[str, Any] = {}
+
+    def at(self, rows: NDArray[np.int64]) -> ArrowColumns:
+        """Other rows of the same columns, whose text is not read again."""
+        other = ArrowColumns(self._path, self._table, self._names, rows)
+        other._read = self._read
+        return other
 
     def __len__(self) -> int:
         return len(self._names)
@@ -31,7 +38,9 @@ class ArrowColumns(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in self._names:
             raise KeyError(name)
-        cells = cells_of(self._path, name, self._table.column(name))
+        if name not in self._read:
+            self._read[name] = cells_of(self._path, name, self._table.column(name))
+        cells = self._read[name]
         if isinstance(cells, np.ndarray):
             return cells[self._rows]
         return cells.take(need("pyarrow", "reading tables").array(self._rows)).to_pylist()

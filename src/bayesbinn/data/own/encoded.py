@@ -20,7 +20,7 @@ from bayesbinn.data.own.labels import Values, are_classes, some, understand
 from bayesbinn.data.own.memory import check_fits
 from bayesbinn.data.own.tables import check_label, labels_of, read_table
 from bayesbinn.errors import InvalidFile, InvalidInput
-from bayesbinn.modelfile.columns import CategoryColumn, DateColumn
+from bayesbinn.modelfile.columns import CategoryColumn, DateColumn, Scale
 from bayesbinn.modelfile.encoder import InvalidCell
 from bayesbinn.modelfile.encoding import TableEncoding
 
@@ -61,11 +61,10 @@ def load_encoded(path: Path, label: str | None, *, test: Path | None = None, tas
         other, there = _labelled(test, tested, label, alike, notes, as_text=as_text)
         parts, said = (rows, there), f"test part: {len(there)} examples of {test.name}"
         targets = labels.targets(values, where), labels.targets(other, str(test))
-    encoding = _learned(path, ArrowColumns(path, table, names, parts[0]), notes)
-    inputs = (
-        _encoded(path, encoding, ArrowColumns(path, table, names, parts[0]), parts[0]),
-        _encoded(test or path, encoding, ArrowColumns(test or path, tested or table, names, parts[1]), parts[1]),
-    )
+    columns = ArrowColumns(path, table, names, parts[0])
+    encoding = _learned(path, columns, parts[0], notes)
+    others = columns.at(parts[1]) if tested is None else ArrowColumns(test or path, tested, names, parts[1])
+    inputs = (_encoded(path, encoding, columns, parts[0]), _encoded(test or path, encoding, others, parts[1]))
     scale = statistics(targets[0]) if labels.task == "regression" else (0.0, 1.0)
     return Dataset(
         name=path.stem,
@@ -111,6 +110,9 @@ def describe(encoding: TableEncoding) -> tuple[str, ...]:
         if counts[kind]
     ]
     said = [f"columns: {', '.join(kinds)}: {encoding.width} inputs of the network"]
+    ranked = [c.name for c in encoding.columns if isinstance(c, Scale) and "rank" in c.codes]
+    if ranked:
+        said.append(f"also coded by rank, because their values are unevenly spread: {some(ranked)}")
     lost = [column.name for column in encoding.columns if column.missing]
     if lost:
         said.append(f"missing cells have a code of their own: {some(lost)}")
@@ -124,9 +126,11 @@ def describe(encoding: TableEncoding) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _learned(path: Path, columns: ArrowColumns, notes: list[str]) -> TableEncoding:
+def _learned(path: Path, columns: ArrowColumns, rows: Rows, notes: list[str]) -> TableEncoding:
     try:
         encoding = learn_encoding(columns, notes=notes)
+    except InvalidCell as error:
+        raise InvalidFile(f"{path}: {error.in_row(int(rows[error.row]))}") from None
     except InvalidInput as error:
         raise InvalidFile(f"{path}: {error}") from None
     return encoding

@@ -23,13 +23,22 @@ from bayesbinn.modelfile.cells import (
     seconds_reader,
 )
 from bayesbinn.modelfile.columns import DateOrder
+from bayesbinn.modelfile.encoder import InvalidCell
 
 Kind = Literal["number", "category", "boolean", "date"]
 Floats = NDArray[np.float64]
 
 # 007 is a name: as a number it would lose its zeros.
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)?", re.ASCII)
+_MANY = 10
+_FEW = 0.05
+"""Of the rows: so few words among numbers that differ from row to row are slips, not names."""
 _NUMBERS = (int, float, np.integer, np.floating, Decimal)
+
+
+class Name(str):
+    """A category's name, even if it looks like a number."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,10 @@ def _of_array(name: str, array: NDArray[Any], weights: Floats | None) -> Cells:
     numbers = seconds_of_array(array) if kind == "date" else array.astype(np.float64)
     infinite = np.isinf(numbers)
     if infinite.any():
-        row = int(infinite.argmax())
-        raise InvalidInput(
-            f"column {name!r} is infinite in row {row + 1}: correct the cell, or leave it empty if it is missing"
+        raise InvalidCell(
+            f"column {name!r} is infinite",
+            int(infinite.argmax()),
+            "correct the cell, or leave it empty if it is missing",
         )
     return _counted(kind, numbers, weights)
 
@@ -125,6 +135,8 @@ def _of_objects(name: str, cells: Sequence[Any], weights: Floats | None, is_cate
     order: DateOrder = "ymd"
     if not is_category:
         kind, order = _kind_of(name, there)
+        if kind == "category":
+            _refuse_slips(name, there, found, which)
     if kind == "category":
         return _names(found, which, weights)
     read = {"number": number_of, "boolean": _zero_or_one, "date": seconds_reader(order)}[kind]
@@ -148,7 +160,7 @@ def _names(found: list[Any], which: NDArray[np.intp], weights: Floats | None) ->
 
 def _kind_of(name: str, there: list[Any]) -> tuple[Kind, DateOrder]:
     """The kind of distinct cells, none of which is missing."""
-    if not there:
+    if not there or any(isinstance(cell, Name) for cell in there):
         return "category", "ymd"
     if all(isinstance(cell, (bool, np.bool_)) for cell in there):
         return "boolean", "ymd"
@@ -167,13 +179,53 @@ def _kind_of(name: str, there: list[Any]) -> tuple[Kind, DateOrder]:
     return "category", "ymd"
 
 
+def _refuse_slips(name: str, there: list[Any], found: list[Any], which: NDArray[np.intp]) -> None:
+    """Refuse what would make a category of a column of numbers: a decimal comma, or a few words among them."""
+    if any(isinstance(cell, Name) for cell in there):
+        return
+    if have_decimal_commas(there):
+        raise InvalidInput(f"column {name!r} {decimal_comma(there)}")
+    if len(there) <= max(_MANY, len(which) / 2):
+        return  # values repeat: names, some of which are digits
+    odd = [place for place, cell in enumerate(found) if not is_missing(cell) and not _is_a_number(cell)]
+    rows = np.isin(which, odd)
+    if 0 < rows.sum() <= _FEW * len(which):
+        cell = found[which[int(rows.argmax())]]
+        raise InvalidInput(
+            f"column {name!r} holds {cell!r:.100}, and numbers in almost all other rows: correct the cell, leave it "
+            "empty if it is missing, or drop the column"
+        )
+
+
+def _is_a_number(cell: Any) -> bool:
+    return _is_number(cell) if isinstance(cell, str) else isinstance(cell, _NUMBERS)
+
+
+def have_decimal_commas(texts: Sequence[Any]) -> bool:
+    """Whether all are numbers, some of which are written with a comma.
+
+    >>> have_decimal_commas(["1,5", "2"]), have_decimal_commas(["1", "2"]), have_decimal_commas(["1,5", "x"])
+    (True, False, False)
+    """
+    plain = [text.strip() if isinstance(text, str) else "" for text in texts]
+    return any("," in text for text in plain) and all(map(_DECIMAL_COMMA.fullmatch, plain))
+
+
+def decimal_comma(texts: Sequence[str]) -> str:
+    """What is wrong with the first of them."""
+    text = next(text.strip() for text in texts if "," in text)
+    return (
+        f"holds {text!r:.100}: write numbers with a point and without separators, such as {text.replace(',', '.'):.100}"
+    )
+
+
 def _refuse_infinite(name: str, there: list[Any]) -> None:
     for cell in there:
         try:
             number_of(cell)
         except NotOfItsKind:
             raise InvalidInput(
-                f"column {name!r} holds {cell!r}: a finite number is needed; correct the cell or leave it empty"
+                f"column {name!r} holds {cell!r:.100}: a finite number is needed; correct the cell or leave it empty"
             ) from None
 
 

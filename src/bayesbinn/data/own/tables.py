@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bayesbinn.data.dataset import Dataset, Task
 from bayesbinn.data.own.build import Examples, build
+from bayesbinn.data.own.kinds import decimal_comma, have_decimal_commas
 from bayesbinn.data.own.labels import Values, are_classes
 from bayesbinn.data.own.memory import check_fits
 from bayesbinn.environment import need
@@ -122,7 +123,7 @@ def _header(path: Path) -> tuple[int, str, list[str]]:
     with path.open(newline="", encoding="utf-8-sig") as lines:
         skipped, header = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (0, ""))
     if not header:
-        raise InvalidFile(f"{path}: the file is empty: a header line and at least 5 rows are needed")
+        raise InvalidFile(f"{path}: the file is empty: a header line and rows are needed")
     delimiter = max(",;\t", key=re.sub('"[^"]*"', "", header).count)
     names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
     _check_names(path, names)
@@ -227,6 +228,9 @@ def labels_of(path: Path, name: str, column: Any, task: Task | None, as_text: bo
     try:
         numbers: Values = column.cast(arrow.float64()).to_numpy()
     except arrow.ArrowInvalid:
+        texts = column.unique().to_pylist()
+        if have_decimal_commas(texts):
+            raise InvalidFile(f"{path}: the label column {name!r} {decimal_comma(texts)}") from None
         return np.array(column.to_pylist(), dtype=np.str_)
     with suppress(arrow.ArrowInvalid):  # as floating point, two whole numbers above 2^53 can be one class
         numbers = column.cast(arrow.int64()).to_numpy()
