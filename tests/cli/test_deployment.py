@@ -1,4 +1,4 @@
-"""pack, run, inspect, export and bench, end to end: what is packed predicts what `bayesbinn predict` predicts."""
+"""pack, run, inspect, export and bench, end to end: a packed model predicts what `bayesbinn predict` predicts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_table(path: Path, header: list[str] | None, rows: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run on a table whose posterior is unsure, its files, and inputs to fail with."""
+    """A short run on a table whose posterior is uncertain, its files, and inputs that cause errors."""
     folder = tmp_path_factory.mktemp("place")
     random = np.random.default_rng(0)
     shift = 2.0 * (np.arange(COUNT) % 2)
@@ -67,8 +67,7 @@ def _wrong_files(folder: Path) -> None:
     np.save(folder / "scalar.npy", np.float32(1))
     np.save(folder / "none.npy", np.zeros((0, 3)))
     np.save(folder / "words.npy", np.array([["a", "b", "c"]]))
-    np.save(folder / "nan.npy", np.array([[1, 2, 3], [1, np.nan, 3]]))
-    np.save(folder / "huge.npy", np.array([[1, 2, 1e300]]))
+    np.save(folder / "infinite.npy", np.array([[1, 2, 3], [1, np.inf, 3]]))
     np.save(folder / "pickled.npy", np.array([[1, {}, 3]], dtype=object), allow_pickle=True)
     np.savez_compressed(folder / "whole.npz", x=np.arange(3000.0).reshape(-1, 3))
     whole = (folder / "whole.npz").read_bytes()
@@ -108,23 +107,24 @@ def assert_same(rows: list[dict[str, Any]], expected: Path) -> None:
 # ---- pack and run ------------------------------------------------------------------------------------
 
 
-def test_pack_writes_into_the_runs_folder_and_tells_how_small_it_is(place: Path, tmp_path: Path) -> None:
+def test_pack_writes_to_the_runs_folder_and_reports_the_size(place: Path, tmp_path: Path) -> None:
     model = read_model(place / "run" / "model.safetensors")
-    assert model.graph.classes == ("rose", "tulip") and model.graph.features == COLUMNS
+    assert model.graph.classes == ("rose", "tulip") and model.encoding is not None
+    assert model.encoding.names == COLUMNS and model.graph.features == ()
     out = done("pack", place / "run", "--out", tmp_path / "m.safetensors")
     size = (tmp_path / "m.safetensors").stat().st_size
     assert out.startswith(f"{tmp_path / 'm.safetensors'}  {size:,} bytes, ") and "times smaller" in out
     assert (tmp_path / "m.safetensors").read_bytes() == (place / "run" / "model.safetensors").read_bytes()
     facts = json.loads(done("pack", place / "run", "--out", tmp_path / "m.safetensors", "--samples", "2", "--json"))
-    assert facts["networks"] == 2 and facts["bytes"] == (tmp_path / "m.safetensors").stat().st_size
+    assert facts["networks"] == 2 * 4 and facts["bytes"] == (tmp_path / "m.safetensors").stat().st_size
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "flowers.csv", "plain.csv", "x.tsv", "turned.csv"])
-def test_run_predicts_what_predict_predicts_by_the_mode(name: str, place: Path) -> None:
+def test_run_predicts_what_predict_predicts_with_the_mode(name: str, place: Path) -> None:
     assert_same(rows_of(done("run", place / "run" / "model.safetensors", place / name)), place / "expected0.json")
 
 
-def test_an_ensemble_predicts_what_predict_predicts_by_the_mean(place: Path) -> None:
+def test_an_ensemble_predicts_what_predict_predicts_with_the_mean(place: Path) -> None:
     rows = rows_of(done("run", place / "five.safetensors", place / "x.npy"))
     assert_same(rows, place / "expected5.json")
     assert max(float(row["mutual_information"]) for row in rows) > 1e-3, "the networks of this test must differ"
@@ -140,7 +140,7 @@ def test_eight_bits_and_threads_change_little(place: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json"])
-def test_run_writes_a_file_and_makes_its_folder(suffix: str, place: Path, tmp_path: Path) -> None:
+def test_run_writes_a_file_and_creates_its_folder(suffix: str, place: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / f"p{suffix}"
     answer = call("run", place / "run" / "model.safetensors", place / "x.npy", "--out", path)
     assert (answer.code, answer.out, answer.err) == (0, "", f"{COUNT} predictions in {path}\n")
@@ -176,7 +176,7 @@ def hostile_names(folder: Path) -> Path:
     return folder / "m.safetensors"
 
 
-def test_names_in_a_file_reach_neither_the_terminal_nor_a_spreadsheet_as_commands(tmp_path: Path) -> None:
+def test_names_in_a_file_are_not_commands_to_a_terminal_or_a_spreadsheet(tmp_path: Path) -> None:
     model = hostile_names(tmp_path)
     done("run", model, tmp_path / "x.npy", "--out", tmp_path / "p.csv")
     done("run", model, tmp_path / "x.npy", "--out", tmp_path / "p.json")
@@ -187,7 +187,7 @@ def test_names_in_a_file_reach_neither_the_terminal_nor_a_spreadsheet_as_command
     rows = rows_of(printed)
     assert list(rows[0])[2:4] == [r"p(\x1b]0;owned\x07)", "p(=cmd|' /C calc'!A0)"]
     assert r"\x1b[31mfirst\x07" in done("inspect", model) and r"\u202eevil" in done("inspect", model)
-    # JSON escapes by itself: names stay as they are for programs.
+    # JSON has its own escapes: programs get the names unchanged.
     likeliest = [row["class"] for row in json.loads((tmp_path / "p.json").read_text())]
     shown = {"=cmd|' /C calc'!A0": "'=cmd|' /C calc'!A0", "@SUM(1)": "'@SUM(1)", "-2": "-2"}
     assert [row["class"] for row in rows] == [shown.get(name, ascii(name)[1:-1]) for name in likeliest]
@@ -195,7 +195,7 @@ def test_names_in_a_file_reach_neither_the_terminal_nor_a_spreadsheet_as_command
     assert all(float(row["p(-2)"]) >= 0 for row in rows)
 
 
-def test_a_file_that_asks_for_gigabytes_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_needs_gigabytes_gets_one_line(tmp_path: Path) -> None:
     g = GraphBuilder((1, 1, 1), 1, 0)
     border = (0, (1 << 14) - 1) * 2
     weight = {"weight": g.weight((1, 1, 1, 1))}
@@ -208,8 +208,8 @@ def test_a_file_that_asks_for_gigabytes_is_one_line(tmp_path: Path) -> None:
     assert "the model needs more memory than max_memory=1 GB allows" in answer.err and "--max-memory" in answer.err
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are those of Linux")
-def test_no_memory_at_all_is_one_line(place: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="limiting the address space needs Linux")
+def test_running_out_of_memory_gets_one_line(place: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4_000_000, 3), np.float32))
     program = (
         "import resource, sys, numpy\n"
@@ -229,22 +229,23 @@ def test_no_memory_at_all_is_one_line(place: Path, tmp_path: Path) -> None:
 # ---- inspect, export, bench ----------------------------------------------------------------------------
 
 
-def test_inspect_tells_the_same_in_text_and_json(place: Path) -> None:
+def test_inspect_shows_the_same_as_text_and_json(place: Path) -> None:
     path = place / "five.safetensors"
     facts = json.loads(done("inspect", path, "--json"))
-    assert facts["networks"] == 5 and facts["classes"] == ["rose", "tulip"] and facts["task"] == "classification"
+    assert facts["networks"] == 5 * 4 and facts["classes"] == ["rose", "tulip"] and facts["task"] == "classification"
     assert facts["bytes"] == path.stat().st_size and facts["input_shape"] == [3]
+    assert [column["name"] for column in facts["columns"]] == list(COLUMNS)
     layers = [layer for layer in facts["layers"] if layer["op"] == "linear"]
     assert layers and all(layer["bits"] == 1 for layer in layers)
     model = read_model(path)
     assert facts["weights"] == sum(np.prod(n.settings["shape"]) for n in model.graph.nodes if n.op == "linear")
     assert sum(layer["bytes"] for layer in facts["layers"]) == sum(a.nbytes for a in model.tensors.values())
     text = done("inspect", path)
-    for part in (facts["checksum"], "5 networks for classification", "rose, tulip", f"{facts['weights']:,} weights"):
+    for part in (facts["checksum"], "20 networks for classification", "rose, tulip", f"{facts['weights']:,} weights"):
         assert part in text, part
 
 
-def test_export_writes_beside_the_model_or_where_it_is_told(place: Path, tmp_path: Path) -> None:
+def test_export_writes_next_to_the_model_or_to_out(place: Path, tmp_path: Path) -> None:
     (tmp_path / "m.safetensors").write_bytes((place / "run" / "model.safetensors").read_bytes())
     done("export", tmp_path / "m.safetensors", "--to", "c")
     assert {p.name for p in tmp_path.iterdir()} == {"m.safetensors", "model.c", "model.h"}
@@ -291,12 +292,14 @@ ERRORS: list[tuple[str, str]] = [
     ("run PLACE/x.npy PLACE/x.npy", "it is not a model file"),
     ("run PLACE/text.txt PLACE/x.npy", "it is cut off"),
     (f"run {MODEL} PLACE/text.txt", ".npy, .npz, .csv, .tsv files can be read"),
-    (f"run {MODEL} PLACE/wide.npy", "each example has the shape (7,), but the model takes (3,)"),
+    (
+        f"run {MODEL} PLACE/wide.npy",
+        "rows with a cell for each of the 3 columns that the model was trained on are needed, or 3 codes",
+    ),
     (f"run {MODEL} PLACE/scalar.npy", "it has no examples"),
     (f"run {MODEL} PLACE/none.npy", "it has no examples"),
-    (f"run {MODEL} PLACE/words.npy", "numbers are needed"),
-    (f"run {MODEL} PLACE/nan.npy", "example 1 has NaN"),
-    (f"run {MODEL} PLACE/huge.npy", "example 0 has NaN, infinity or a number too large for float32"),
+    (f"run {MODEL} PLACE/words.npy", "words.npy: column 'length' holds 'a' in row 1: a number is needed"),
+    (f"run {MODEL} PLACE/infinite.npy", "column 'width' holds inf in row 2: a finite number is needed"),
     (f"run {MODEL} PLACE/pickled.npy", "not a valid NumPy file"),
     (f"run {MODEL} PLACE/claim.npy", "not a valid NumPy file"),
     (f"run {MODEL} PLACE/empty.npy", "not a valid NumPy file"),
@@ -306,8 +309,8 @@ ERRORS: list[tuple[str, str]] = [
     (f"run {MODEL} PLACE/empty.csv", "it has no examples"),
     (f"run {MODEL} PLACE/header.csv", "it has no examples"),
     (f"run {MODEL} PLACE/narrow.csv", "no column 'width', which the model was trained on. Did you mean 'wdith'?"),
-    (f"run {MODEL} PLACE/words.csv", "line 4, column width: 'many' is not a number"),
-    (f"run {MODEL} PLACE/ragged.csv", "line 2 has 2 columns, the first line has 3"),
+    (f"run {MODEL} PLACE/words.csv", "column 'width' holds 'many' in row 2: a number is needed"),
+    (f"run {MODEL} PLACE/ragged.csv", "row 2 has 2 cells, the header names 3 columns"),
     (f"run {MODEL} PLACE/bytes.csv", "not a text table"),
     (f"run {MODEL} PLACE/x.npy --out PLACE/new/p.xlsx", "must end in .csv or .json"),
     (f"run {MODEL} PLACE/x.npy --out PLACE/text.txt/p.csv", "could not be written"),
@@ -338,7 +341,7 @@ ERRORS: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), ERRORS, ids=[arguments for arguments, _ in ERRORS])
-def test_a_users_error_is_one_line_and_exit_code_2(arguments: str, message: str, place: Path) -> None:
+def test_a_user_error_prints_one_line_and_exits_with_2(arguments: str, message: str, place: Path) -> None:
     before = sorted(place.rglob("*"))
     answer = call(*arguments.replace("PLACE", str(place)).split())
     assert answer.code == 2, answer
@@ -351,8 +354,8 @@ def test_a_users_error_is_one_line_and_exit_code_2(arguments: str, message: str,
 
 
 @pytest.mark.parametrize("name", command.COMMANDS)
-def test_both_command_lines_know_the_runtimes_commands(name: str) -> None:
-    """The short one, which needs no typer, and the full one, which lists them."""
+def test_both_command_lines_have_the_runtimes_commands(name: str) -> None:
+    """The short one, which does not need typer, and the full one, which lists them."""
     text = done(name, "--help")
     assert text.startswith(f"usage: bayesbinn {name} ")
     assert command.COMMANDS[name][0].splitlines()[0] in " ".join(text.split())
@@ -366,7 +369,7 @@ def test_the_full_command_line_has_pack_and_explains_its_options() -> None:
         assert option in text, option
 
 
-def test_run_in_a_process_of_its_own_imports_neither_torch_nor_typer(place: Path) -> None:
+def test_run_in_a_separate_process_imports_neither_torch_nor_typer(place: Path) -> None:
     program = (
         "import sys; from bayesbinn.__main__ import main\n"
         "code = main()\n"
@@ -382,8 +385,8 @@ def test_run_in_a_process_of_its_own_imports_neither_torch_nor_typer(place: Path
         assert ended.stdout == done(*arguments)
 
 
-def test_a_reader_that_leaves_early_is_no_error(place: Path) -> None:
-    """As `bayesbinn run ... | head -1` does."""
+def test_a_reader_that_exits_early_is_not_an_error(place: Path) -> None:
+    """Like `bayesbinn run ... | head -1`."""
     reading, writing = os.pipe()
     os.close(reading)
     arguments = ["run", place / "five.safetensors", place / "x.npy"]
@@ -399,7 +402,7 @@ def test_a_reader_that_leaves_early_is_no_error(place: Path) -> None:
 
 
 def test_copies_of_one_network_do_not_count_as_smaller(tmp_path: Path) -> None:
-    """Tensors that all networks share are stored once, and would be in float32 too."""
+    """Tensors that all networks share are stored once, as they would be in float32."""
     single = GraphBuilder((64,), 1, 0)
     single.add("linear", shape=(128, 64), tensors={"weight": single.weight((128, 64))})
     shared = GraphBuilder((64,), 5, 0)

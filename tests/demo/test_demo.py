@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from bayesbinn.data import Split, load_digits
 from bayesbinn.demo import contest as demo
+from bayesbinn.demo import reporting
 from bayesbinn.methods import METHODS
 
 # The digits are a single task, where these methods have no advantage.
@@ -57,8 +60,10 @@ def test_every_method_reaches_95_percent_with_the_mode(name: str, data: Split) -
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same demo with a single epoch each."""
+def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same demo with a single epoch each, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reporting, "EPOCHS", 1)
     hurried = {name: replace(each, epochs=1) for name, each in demo.CONTESTANTS.items()}
     monkeypatch.setattr(demo, "CONTESTANTS", hurried)
     monkeypatch.setattr(demo, "SAMPLES", 4)
@@ -82,9 +87,17 @@ def test_the_demo_prints_a_table_and_what_it_is_unsure_about(
         "median |λ|",
         "entropy",
         "runs without PyTorch",
+        "A report of one such run: runs/demo-0/report.html (bayesbinn report runs/demo-0 --open)",
     ):
         assert words in printed, words
     assert "█" in printed, "the uncertain digits are drawn"
+    assert Path("runs/demo-0/report.html").stat().st_size > 10_000
+
+
+def test_the_demo_survives_a_folder_that_it_cannot_write_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs").write_text("a file")
+    assert reporting.show_report(Console(), 0, tmp_path / "runs") is None
+    assert "no report: " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("short")

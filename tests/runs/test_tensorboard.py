@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +58,18 @@ def test_a_regression_has_curves_of_its_errors(tmp_path: Path) -> None:
 
 def test_what_a_killed_session_wrote_ahead_is_hidden(tmp_path: Path) -> None:
     for first, value in ((1, 1.0), (3, 2.0)):
-        with RunFolder.locked(tmp_path) as folder, Curves(folder, first) as curves:
+        with RunFolder.locked(tmp_path) as folder, closing(Curves(folder, first)) as curves:
             for epoch in range(first, 5):
-                curves.add({"epoch": epoch, "train_loss": value, "test_accuracy": None, "accuracy": [1.0]})
+                curves.log(epoch, {"train_loss": value})
     assert shown(tmp_path) == {"train_loss": [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]}
 
 
 def test_the_slow_parts_of_tensorboard_are_not_imported(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path\n"
+        "import sys; from contextlib import closing; from pathlib import Path\n"
         "from bayesbinn.runs.tensorboard import Curves; from bayesbinn.train.folder import RunFolder\n"
-        f"with RunFolder.locked(Path({str(tmp_path)!r})) as folder, Curves(folder, 1) as curves:\n"
-        "    curves.add({'epoch': 1, 'a': 1.0})\n"
+        f"with RunFolder.locked(Path({str(tmp_path)!r})) as folder, closing(Curves(folder, 1)) as curves:\n"
+        "    curves.log(1, {'a': 1.0})\n"
         "print([name for name in sys.modules if name.startswith(('tensorboard.summary', 'absl', 'tensorflow'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

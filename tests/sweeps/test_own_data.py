@@ -88,6 +88,7 @@ def test_a_mistake_gets_one_line(text: str, message: str, tmp_path: Path) -> Non
         assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_search_over_a_regression_table_minimizes_the_rmse(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     table(tmp_path / "heights.csv", regression=True)

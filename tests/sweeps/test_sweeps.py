@@ -328,6 +328,7 @@ def test_a_driver_that_ends_leaves_no_process_and_can_resume(number: signal.Sign
         assert len(epochs) == len(set(epochs)) == 300 and starts(log.parent) == 2, "no epoch was trained twice"
 
 
+@pytest.mark.slow
 def test_a_run_that_something_else_stops_is_restarted(tmp_path: Path) -> None:
     """SIGTERM, as at the time limit of a cluster."""
     path, folder = grid(tmp_path, rates="[1e-3]", epochs=300), tmp_path / "sweep"
@@ -417,6 +418,7 @@ def killed_worker(folder: Path, *, seeds: int, epochs: int) -> None:
     assert numbers(sweep) == numbers(folder / "here")
 
 
+@pytest.mark.slow
 def test_a_killed_dask_worker_costs_no_run(tmp_path: Path) -> None:
     killed_worker(tmp_path, seeds=1, epochs=30)
 

@@ -11,8 +11,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from bayesbinn.cli import runtime as runtime_command
-from bayesbinn.cli.options import SAMPLES, Calibrate, DataDir, EpochChoice, Json, RunArgument
+from bayesbinn.cli.options import SAMPLES, Calibrate, DataDir, EpochChoice, Json, RunArgument, epoch_named
 from bayesbinn.cli.printing import echo, facts_text, value_text
+from bayesbinn.cli.report import report
 from bayesbinn.cli.sweep import app as sweep_app
 from bayesbinn.cli.train import train
 from bayesbinn.errors import InvalidInput, printable
@@ -50,12 +51,6 @@ app = typer.Typer(
 )
 
 
-def _which(epoch: str) -> Any:
-    if epoch not in ("last", "best"):
-        raise InvalidInput(f"--epoch {epoch}: must be last or best")
-    return epoch
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         from bayesbinn import __version__
@@ -83,6 +78,7 @@ def demo(
 
     Takes under a minute. Prints accuracy, NLL and calibration error for the mode and for the mean over
     posterior samples, before and after calibration, and the digits that the posterior is unsure about.
+    Ends with a report of a run, in runs/demo-SEED.
     """
     from bayesbinn.demo.contest import run_demo
 
@@ -113,7 +109,7 @@ def evaluate(
     """
     from bayesbinn.runs.evaluate import evaluate_run
 
-    scores = evaluate_run(run, samples, calibrate, data_dir, _which(epoch))
+    scores = evaluate_run(run, samples, calibrate, data_dir, epoch_named(epoch))
     typer.echo(json.dumps(scores, indent=2) if as_json else facts_text(scores))
 
 
@@ -144,7 +140,7 @@ def predict(
     """
     from bayesbinn.runs.evaluate import predict_file
 
-    done = predict_file(run, inputs, out, samples, data_dir, calibrate, _which(epoch))
+    done = predict_file(run, inputs, out, samples, data_dir, calibrate, epoch_named(epoch))
     for note in done.notes:
         typer.echo(f"note: {printable(note)}", err=True)
     answer: dict[str, Any] = {"predictions": done.count, "out": str(out), "epoch": done.epoch}
@@ -174,13 +170,17 @@ def pack(
     real: Annotated[
         str, typer.Option(help="How to store weights that are not binary: float32 or float16.")
     ] = "float32",
+    unfamiliarity: Annotated[
+        bool,
+        typer.Option("--unfamiliarity", help="Learn which images are unlike the training images; needs the data."),
+    ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Write a run as a model file: one bit per weight, about 32 times smaller, runs without PyTorch.
 
     The file takes raw inputs (pixels from 0 to 255, or a table's columns) and contains the names of its
-    classes. `bayesbinn run` predicts with it, `inspect` shows it, `export` turns it into ONNX or C.
+    classes. `bayesbinn run` predicts with it, `inspect` shows it, `export` turns it into a web page, ONNX or C.
     The data that the run was trained on are not needed.
 
     Several runs of one network on the same data, for example with different seeds, become an ensemble in one
@@ -190,21 +190,43 @@ def pack(
     from bayesbinn.runs.ship import FILE_NAME, pack_network, pack_runs
     from bayesbinn.runs.trained import load_network
 
-    which = _which(epoch)
+    which = epoch_named(epoch)
     if len(runs) > 1:
         if out is None:
             raise InvalidInput(f"{len(runs)} runs in one file need a name; add -o MODEL.safetensors")
         path, about = out, f"{len(runs)} runs"
-        pack_runs(runs, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, epoch=which, real=real)
+        pack_runs(
+            runs,
+            path,
+            samples,
+            seed,
+            fit_scale=calibrate,
+            data_dir=data_dir,
+            epoch=which,
+            real=real,
+            unfamiliarity=unfamiliarity,
+        )
     else:
         path, trained = out or runs[0] / FILE_NAME, load_network(runs[0], which, data_dir)
         about = f"epoch: {trained.epoch}"
-        pack_network(trained, path, samples, seed, fit_scale=calibrate, data_dir=data_dir, real=real)
+        pack_network(
+            trained,
+            path,
+            samples,
+            seed,
+            fit_scale=calibrate,
+            data_dir=data_dir,
+            real=real,
+            unfamiliarity=unfamiliarity,
+        )
     from bayesbinn.runtime.inspection import inspect
 
     facts = inspect(path)
     text = f"{path}  {facts['bytes']:,} bytes, {facts['times_smaller']:.1f} times smaller than float32 ({about})"
     echo(json.dumps(facts, indent=2) if as_json else text)
+
+
+app.command()(report)
 
 
 class _Forwarded(TyperCommand):

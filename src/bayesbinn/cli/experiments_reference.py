@@ -73,7 +73,7 @@ methods has a table `[methods.NAME]` for each instead of `[method]`, with the me
 (`src/bayesbinn/experiments/presets/`).
 
 If TensorBoard is installed (`pip install -c constraints.txt '.[train,tensorboard]'`), it can plot a run's metrics:
-`tensorboard --logdir runs`.
+`tensorboard --logdir runs`. `--track` sends them to [other trackers](report.md#trackers).
 """
 
 SECTION_NOTES = {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from bayesbinn.errors import InvalidInput
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text.")]
 DataDir = Annotated[
@@ -22,4 +24,15 @@ EpochChoice = Annotated[
         help="Which weights: those after the last epoch, or those with the best validation accuracy or RMSE.",
     ),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Also send the metrics to wandb, trackio, tensorboard or mlflow; repeatable."),
+]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, as `bayesbinn train` wrote it.")]
+
+
+def epoch_named(text: str) -> Any:
+    """The value of --epoch, checked."""
+    if text not in ("last", "best"):
+        raise InvalidInput(f"--epoch {text}: must be last or best")
+    return text

@@ -7,15 +7,13 @@ The full command line also lists them.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, TooMuchMemory, csv_safe, printable
+from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, TooMuchMemory, printable
 from bayesbinn.files import write_whole
 
 WIDTH = 100
@@ -82,7 +80,8 @@ def _memory_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from bayesbinn.runtime.inputs import are_pixels, load_inputs
+    from bayesbinn.cli.answers import answers, as_csv, as_json
+    from bayesbinn.runtime.inputs import are_pixels, input_strips
     from bayesbinn.runtime.memory import bytes_of
     from bayesbinn.runtime.model import load
 
@@ -91,71 +90,37 @@ def _run(arguments: argparse.Namespace) -> None:
     memory = bytes_of(arguments.max_memory)
     model = load(arguments.model, arguments.activations, arguments.threads, max_memory=memory)
     notes: list[str] = []
-    inputs = load_inputs(arguments.inputs, model.graph, notes, model.encoding)
-    if model.seems_to_take_pixels and not are_pixels(inputs):
-        notes.append(f"{arguments.inputs}: {_NO_PIXELS}")
-    columns = _predictions(model, inputs)
+    sizes: list[int] = []
+
+    def inputs() -> Iterator[Any]:
+        for x in input_strips(arguments.inputs, model.graph, notes, model.encoding):
+            if model.seems_to_take_pixels and not are_pixels(x):
+                notes.append(f"{arguments.inputs}: {_NO_PIXELS}")
+            sizes.append(len(x))
+            yield x
+
+    write_as = as_json if arguments.out is not None and arguments.out.suffix == ".json" else as_csv
+    # All of it before anything is written or said: an error is one line.
+    lines = [text.encode() for text in write_as(answers(model, inputs()))]
     if model.graph.task == "regression" and model.residual is None:
         notes.append(_NO_DEVIATION)
-    if arguments.out is not None:  # before anything is said: an error is one line
-        _write(arguments.out, _as_csv(columns) if arguments.out.suffix == ".csv" else _as_json(columns))
+    if arguments.out is not None:
+        _write(arguments.out, b"".join(lines))
     for note in notes:
         print(printable(f"note: {note}"), file=sys.stderr)
     if arguments.out is None:
-        sys.stdout.write(_as_csv(columns))
+        for line in lines:
+            sys.stdout.write(line.decode())
         return
-    print(printable(f"{len(columns['input'])} predictions in {arguments.out}"), file=sys.stderr)
+    print(printable(f"{sum(sizes)} predictions in {arguments.out}"), file=sys.stderr)
 
 
-def _predictions(model: Any, x: Any) -> dict[str, list[Any]]:
-    """The columns that `bayesbinn predict` writes."""
-    columns: dict[str, list[Any]] = {"input": list(range(len(x)))}
-    if model.graph.task == "regression":
-        result = model.regression(x)
-        found = {"mean": result.mean}
-        if model.residual is not None:
-            found["std"] = (result.std.astype("float64") ** 2 + model.residual**2) ** 0.5
-        if model.graph.networks > 1:
-            found["spread"] = result.std
-        for name, values in found.items():
-            flat = values.reshape(len(x), -1)
-            for i in range(flat.shape[1]):
-                columns[name if flat.shape[1] == 1 else f"{name}[{i}]"] = flat[:, i].tolist()
-        return columns
-    prediction = model.prediction(x)
-    names = model.classes or [str(i) for i in range(prediction.probabilities.shape[1])]
-    columns["class"] = [names[i] for i in prediction.classes]
-    for i, name in enumerate(names):
-        columns[f"p({name})"] = prediction.probabilities[:, i].tolist()
-    for key in ("entropy", "aleatoric", "mutual_information"):
-        columns[key] = getattr(prediction, key).tolist()
-    return columns
-
-
-def _as_csv(columns: dict[str, list[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(_cell, columns))
-    writer.writerows(map(_cell, row) for row in zip(*columns.values(), strict=True))
-    return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """Text that neither a terminal nor a spreadsheet interprets as a command; numbers unchanged."""
-    return csv_safe(printable(value)) if isinstance(value, str) else value
-
-
-def _as_json(columns: dict[str, list[Any]]) -> str:
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return json.dumps(rows, indent=1)
-
-
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidFile(f"{path}: could not be written ({error.strerror or error})") from None
-    write_whole(path, text.encode())
+    write_whole(path, content)
 
 
 # ---- inspect -------------------------------------------------------------------------------------------
@@ -178,24 +143,37 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 def _export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="a model file")
-    parser.add_argument("--to", required=True, choices=["onnx", "c"], help="the format to write")
-    parser.add_argument("--out", type=Path, help="ONNX: the file, C: the folder; default: next to the model file")
+    parser.add_argument("--to", required=True, choices=["html", "onnx", "c"], help="the format to write")
+    parser.add_argument("--out", type=Path, help="HTML, ONNX: the file, C: the folder; default: next to the model file")
     parser.add_argument("--name", default="model", help="C: the prefix of all names and of the two files")
+    parser.add_argument("--title", help="HTML: the page's heading")
+    parser.add_argument("--about", help="HTML: a line below it, such as the accuracy and how the model was trained")
+    parser.add_argument(
+        "--box",
+        type=int,
+        metavar="PIXELS",
+        help="HTML: prepare drawings as MNIST's digits were, scaled to this box, the centre of mass in the middle; "
+        "0: scale the whole area (default: 20 for grey images of 28×28 pixels, otherwise 0)",
+    )
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from bayesbinn.export import export_c, export_onnx
+    from bayesbinn.export import export_c, export_html, export_onnx
     from bayesbinn.modelfile.container import read
 
     model = read(arguments.model)
     if arguments.out is not None:
         _make_folder(arguments.out if arguments.to == "c" else arguments.out.parent)
-    if arguments.to == "onnx":
+    if arguments.to == "html":
+        page = arguments.out or arguments.model.with_suffix(".html")
+        title, about, box = arguments.title, arguments.about, arguments.box
+        written = [export_html(model, page, title=title, about=about, box=box)]
+    elif arguments.to == "onnx":
         written = [export_onnx(model, arguments.out or arguments.model.with_suffix(".onnx"))]
     else:
         folder = arguments.out or arguments.model.parent
         written = list(export_c(model, folder / arguments.name, name=arguments.name))
-    if model.encoding is not None:
+    if model.encoding is not None and arguments.to != "html":
         print(
             f"note: the input is the encoded vector of {model.encoding.width} codes, not a raw row of the table; "
             "`encode_rows` of the model that bayesbinn.runtime loads makes it, docs/format.md says how",
@@ -269,8 +247,10 @@ COMMANDS: dict[str, Command] = {
     ),
     "inspect": ("Show what is in a model file: layers, sizes, bits, checksum.", _inspect_arguments, _inspect),
     "export": (
-        "Write a model file as ONNX (standard operators, weights as bits) or as C99 (one .h, one .c, no heap).\n\n"
-        "Examples: bayesbinn export model.safetensors --to onnx\n"
+        "Write a model file as a web page that runs it (one file, no server: draw a digit, fill in a form), as ONNX\n"
+        "(standard operators, weights as bits) or as C99 (one .h, one .c, no heap).\n\n"
+        "Examples: bayesbinn export model.safetensors --to html\n"
+        "          bayesbinn export model.safetensors --to onnx\n"
         "          bayesbinn export model.safetensors --to c --name digits --out firmware/",
         _export_arguments,
         _export,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bayesbinn.cli.options import Track
 from bayesbinn.errors import printable
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def run(
     scheduler: Scheduler = None,
     out: Out = None,
     data_dir: DataDir = None,
+    track: Track = None,
 ) -> None:
     """Run every combination of a grid; finished runs are kept, unfinished ones resume.
 
@@ -51,11 +53,13 @@ def run(
     """
     from bayesbinn.cli.console import PlainConsole
     from bayesbinn.cli.sweep_progress import Board
+    from bayesbinn.runs.tracking import check_trackers
     from bayesbinn.sweeps.executor import open_executor, run_all
     from bayesbinn.sweeps.grid import load_grid, refuse_others, write_plan
     from bayesbinn.sweeps.standings import standings, write_results
     from bayesbinn.train.progress import stoppable
 
+    trackers = check_trackers(track or ())
     sweep = load_grid(grid)
     folder = out or Path("sweeps") / sweep.name
     refuse_others(sweep, folder)
@@ -69,7 +73,7 @@ def run(
     with _reported(console, board):
         try:
             if missing:
-                jobs = sweep.jobs(folder, missing, threads, data_dir)
+                jobs = sweep.jobs(folder, missing, threads, data_dir, trackers)
                 with board, stoppable() as should_stop, open_executor(workers, threads, scheduler) as (executor, slots):
                     most = slots if workers else None
                     for ended in run_all(executor, jobs, slots=most, on_tick=board.tick, should_stop=should_stop):
@@ -126,6 +130,7 @@ def search(
     scheduler: Scheduler = None,
     out: Out = None,
     data_dir: DataDir = None,
+    track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Search settings for the highest validation accuracy (regression: the lowest RMSE) with Optuna.
@@ -135,11 +140,13 @@ def search(
     """
     from bayesbinn.cli.console import PlainConsole
     from bayesbinn.cli.sweep_progress import Board
+    from bayesbinn.runs.tracking import check_trackers
     from bayesbinn.sweeps.executor import open_executor
     from bayesbinn.sweeps.search import Trials, load_search, refuse_sweep
     from bayesbinn.sweeps.standings import write_results
     from bayesbinn.train.progress import stoppable
 
+    trackers = check_trackers(track or ())
     wanted = load_search(file)
     folder = out or Path("sweeps") / wanted.name
     refuse_sweep(folder)
@@ -151,7 +158,7 @@ def search(
     with _reported(console, board):
         try:
             with board, stoppable() as should_stop, open_executor(workers, threads, scheduler) as (executor, slots):
-                for ended in found.run(executor, slots, threads, data_dir, board.tick, should_stop):
+                for ended in found.run(executor, slots, threads, data_dir, board.tick, should_stop, trackers):
                     board.tell(ended)
         finally:
             try:

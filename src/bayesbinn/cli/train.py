@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bayesbinn.cli.options import DataDir, Json
+from bayesbinn.cli.options import DataDir, Json, Track
 from bayesbinn.cli.printing import facts_text
 from bayesbinn.errors import printable
 
@@ -44,6 +45,7 @@ def train(
             "--set", help="key=value: a setting of the method (lr=0.01) or section.key (training.batch_size=50)."
         ),
     ] = None,
+    track: Track = None,
     checkpoint_minutes: Annotated[
         float, typer.Option(min=0, help="Minutes between checkpoints within an epoch.")
     ] = 3.0,
@@ -88,7 +90,7 @@ def train(
         folder = out or chosen.folder
         try:
             with RunFolder.locked(folder, tell=lambda text: console.print(text, soft_wrap=True)) as writable:
-                run = open_any(chosen.experiment, writable, data_dir)
+                run = open_any(chosen.experiment, writable, data_dir, track or ())
                 for note in (*chosen.notes, *run.notes):  # only once it is open, so that an error is one line
                     console.print(printable(note), soft_wrap=True)
                 if run.finished:
@@ -111,3 +113,4 @@ def train(
     if first:
         summary = report(folder)
         typer.echo(json.dumps(summary, indent=2) if as_json else facts_text(summary))
+        console.print(f"to look at it: {shlex.join(['bayesbinn', 'report', str(folder)])}", soft_wrap=True)

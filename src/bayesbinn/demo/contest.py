@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bayesbinn import metrics
 from bayesbinn.binary import check_binary, split_parameters
 from bayesbinn.data import Split, load_digits
+from bayesbinn.demo.reporting import show_report
 from bayesbinn.demo.shipping import ship, show
 from bayesbinn.experiments.config import load_experiment
 from bayesbinn.methods import get_method
@@ -225,6 +226,7 @@ def run_demo(*, all_methods: bool = False, seed: int = 0, as_json: bool = False)
     sharp = next(outcome for outcome in outcomes if outcome.report.title == CONTESTANTS["bayesbinn"].title)
     if sharp.posterior is not None:
         show(console, sharp.report.title, ship(sharp.model, sharp.posterior, data.test_inputs))
+    show_report(console, seed)
     return reports
 
 

@@ -18,6 +18,7 @@ from bayesbinn.data.own.given import given_targets
 from bayesbinn.errors import InvalidFile, InvalidInput, csv_safe
 from bayesbinn.experiments.config import load_experiment
 from bayesbinn.files import write_whole
+from bayesbinn.models.side_by_side import is_side_by_side
 from bayesbinn.packing.sizes import Summary
 from bayesbinn.packing.sizes import summary as summarise_model
 from bayesbinn.posterior import LogitScale
@@ -51,10 +52,10 @@ def evaluate_run(
     scores |= _described(calibration, card, posterior is not None)
     x, y = parts.test.whole()
     names = {0: "mode" if posterior is not None else "weights"}
-    if count := _samples_worth_drawing(trained, samples):
+    if count := samples_worth_drawing(trained, samples):
         names[count] = f"mean of {count}"
     for count, name in names.items():
-        prediction = _predicted(trained, x, count, calibration)
+        prediction = predicted(trained, x, count, calibration)
         if card.task == "regression":
             scores[name] = regression_scores(prediction, y, card.target_std)
             scores[name] |= _coverage(trained, prediction, y, count)
@@ -69,25 +70,29 @@ def evaluate_run(
     return scores
 
 
-def _samples_worth_drawing(trained: Trained, samples: int | None) -> int:
-    """0 without a posterior, or if every sample would be the mode; warns if the user asked for samples."""
+def samples_worth_drawing(trained: Trained, samples: int | None) -> int:
+    """0 without a posterior, or if every sample would be the mode; warns if the user asked for samples.
+
+    Networks side by side are several already, so samples of them are only drawn on request.
+    """
     if trained.posterior is None:
         return 0
     if samples is not None:
         trained.posterior.warn_if_saturated(samples)
-    return 0 if trained.posterior.saturated else DEFAULT_SAMPLES if samples is None else samples
+    usual = 0 if is_side_by_side(trained.model) else DEFAULT_SAMPLES
+    return 0 if trained.posterior.saturated else usual if samples is None else samples
 
 
 def _coverage(trained: Trained, prediction: Prediction, y: Tensor, samples: int) -> dict[str, float]:
     """The percentage of targets within two standard deviations: 95 if errors are normal and std is correct."""
-    std, _ = _deviations(trained, prediction, samples)
+    std, _ = deviations(trained, prediction, samples)
     if std is None:
         return {}
     errors = (prediction.mean - y).flatten().abs() * trained.card.target_std
     return {"within 2 std": 100 * float((errors <= 2 * std).float().mean())}
 
 
-def _deviations(trained: Trained, prediction: Prediction, samples: int) -> tuple[Tensor | None, Tensor | None]:
+def deviations(trained: Trained, prediction: Prediction, samples: int) -> tuple[Tensor | None, Tensor | None]:
     """The standard deviation of predicted quantities and the spread of the networks, both in the targets' unit.
 
     The first is None if the run has not measured its error, the second if there is only one network.
@@ -115,7 +120,8 @@ def _described(calibration: LogitScale, card: DataCard, binary: bool) -> dict[st
     return found
 
 
-def _predicted(trained: Trained, x: Tensor, samples: int, calibration: LogitScale) -> Prediction:
+def predicted(trained: Trained, x: Tensor, samples: int, calibration: LogitScale) -> Prediction:
+    """Predict normalized inputs with a run's network."""
     task = trained.card.task
     return predict(
         trained.model,
@@ -168,8 +174,8 @@ def predict_file(
     x = card.normaliser(_as_stored(x, card, inputs))
     given, about_labels = given_targets(inputs, card, names)
     calibration, notes = _calibration(trained, fit_scale, data_dir)
-    used = _samples_worth_drawing(trained, samples)
-    prediction = _predicted(trained, x, used, calibration)
+    used = samples_worth_drawing(trained, samples)
+    prediction = predicted(trained, x, used, calibration)
     columns: dict[str, list[Any]] = {"input": names}
     if card.task == "regression":
         found, about_std = _regression_columns(trained, prediction, used)
@@ -192,7 +198,7 @@ def _regression_columns(
     """The columns of predicted quantities, and why one of them is missing."""
     card, notes = trained.card, tuple[str, ...]()
     columns = {"mean": (prediction.mean.flatten() * card.target_std + card.target_mean).tolist()}
-    std, spread = _deviations(trained, prediction, samples)
+    std, spread = deviations(trained, prediction, samples)
     if std is not None:
         columns["std"] = std.tolist()
     elif samples == 1:

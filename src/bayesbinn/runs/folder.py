@@ -15,7 +15,7 @@ CONFIG = "config.toml"
 def difference(existing: Experiment, wanted: Experiment) -> str:
     """The first setting that differs, in words; empty if none does. A tuple equals its TOML list."""
     both = (existing, as_begun(existing, wanted))
-    old, new = (_flat(each.model_dump(mode="json", exclude_none=True)) for each in both)
+    old, new = (flat(each.model_dump(mode="json", exclude_none=True)) for each in both)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             there, here = (f"{each[key]!r}" if key in each else "not set" for each in (old, new))
@@ -34,11 +34,12 @@ def refuse_another(experiment: Experiment, folder: Path) -> Experiment:
     return as_begun(begun, experiment)
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names."""
+    found: dict[str, Any] = {}
     for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
 
 
 def load_config(folder: Path) -> Experiment:

@@ -9,12 +9,27 @@ from torch import nn
 
 from bayesbinn import ranks
 from bayesbinn.data import Part
+from bayesbinn.models.side_by_side import SideBySide, is_side_by_side, together
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction.predicting import predict
 from bayesbinn.train.data_parallel import own_batches
 from bayesbinn.train.loop import correct_predictions
 
 TEST_BATCH = 1000
+
+
+STATISTICS_ROWS = 10_000
+"""Training rows that the final statistics of BatchNorm are taken from."""
+
+
+def settle(model: nn.Module, part: Part) -> None:
+    """Give networks side by side the statistics of the training rows, for the weights that predict.
+
+    Other networks keep what BatchNorm collected in training, as the authors do.
+    """
+    if isinstance(model, SideBySide):
+        rows = torch.linspace(0, len(part) - 1, min(len(part), STATISTICS_ROWS)).long()
+        model.settle(part.gather(rows).to(next(model.parameters()).device))
 
 
 @torch.no_grad()
@@ -31,7 +46,8 @@ def rmse(model: nn.Module, part: Part, unit: float) -> float:
     """The RMSE of the model's current weights; `unit` is the targets' standard deviation."""
     model.eval()
     own = own_batches(part, TEST_BATCH)
-    (squares,) = ranks.summed([sum(float((model(x) - y).double().square().sum()) for x, y in own)])
+    predicted = (lambda x: together(model(x))) if is_side_by_side(model) else model
+    (squares,) = ranks.summed([sum(float((predicted(x) - y).double().square().sum()) for x, y in own)])
     return unit * math.sqrt(squares / len(part))
 
 

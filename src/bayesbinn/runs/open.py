@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from bayesbinn.experiments.config import Experiment, load_experiment, preset_nam
 from bayesbinn.runs.best_epoch import best_epoch as best_epoch
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.stream import open_run
+from bayesbinn.runs.trackers import usual_trackers, watchers_of
+from bayesbinn.runs.tracking import check_trackers
 from bayesbinn.train.folder import RunFolder
 from bayesbinn.train.schedules import Cosine
 from bayesbinn.train.trainer import Trainer
@@ -101,13 +104,20 @@ def _parse_change(change: str) -> tuple[str, Any]:
         return key, text
 
 
-def open_any(experiment: Experiment, folder: RunFolder | Path, data_dir: Path | None) -> Trainer:
-    """Open a run of one task, or of a stream of tasks."""
+def open_any(
+    experiment: Experiment, folder: RunFolder | Path, data_dir: Path | None, track: Sequence[str] = ()
+) -> Trainer:
+    """Open a run of one task, or of a stream of tasks, whose metrics also go to the named trackers."""
     world = ranks.world()
     ranks.decided(lambda: check_ranks(experiment, world))
+    asked = check_trackers(track)
+    run: Trainer
     if experiment.continual is None:
-        return Run.open(experiment, folder, data_dir)
-    return open_run(experiment, folder, data_dir)
+        run, asked = Run.open(experiment, folder, data_dir), (*usual_trackers(), *asked)
+    else:
+        run = open_run(experiment, folder, data_dir)
+    run.watchers = watchers_of(asked, experiment)
+    return run
 
 
 def check_ranks(experiment: Experiment, world: int) -> None:

@@ -69,7 +69,7 @@ def _train(request: dict[str, Any], folder: RunFolder, stopping: threading.Event
 
     experiment = validated(json.loads(request["config"]), request["name"])
     data_dir = request["data_dir"]
-    run = open_any(experiment, folder, Path(data_dir) if data_dir else None)
+    run = open_any(experiment, folder, Path(data_dir) if data_dir else None, request.get("track", ()))
     if run.where_to_resume:
         print(f"resuming in {run.where_to_resume}", flush=True)
 

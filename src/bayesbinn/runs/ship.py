@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ from bayesbinn.packing.ensemble import calibrated, join
 from bayesbinn.packing.packer import Normalisation, pack
 from bayesbinn.prediction.logit_fit import FEWEST_ROWS
 from bayesbinn.runs.trained import Trained, load_network
+from bayesbinn.runtime import image_unfamiliarity
+from bayesbinn.runtime.model import Model
 from bayesbinn.train.calibration import Which
 
 FILE_NAME = "model.safetensors"
@@ -32,6 +35,7 @@ def pack_run(
     epoch: Which = "last",
     real: str = "float32",
     verify: bool = True,
+    unfamiliarity: bool = False,
 ) -> ModelFile:
     """Pack a run that `bayesbinn train` wrote; by default into its own folder, as ``model.safetensors``.
 
@@ -49,6 +53,7 @@ def pack_run(
         epoch: "last", or "best": the one with the best validation accuracy.
         real: how to store weights that are not binary.
         verify: as in `pack`.
+        unfamiliarity: also learn what images are unlike the training images; needs the data.
     """
     folder = Path(folder)
     trained = load_network(folder, epoch, data_dir)
@@ -61,6 +66,7 @@ def pack_run(
         data_dir=data_dir,
         real=real,
         verify=verify,
+        unfamiliarity=unfamiliarity,
     )
 
 
@@ -74,6 +80,7 @@ def pack_runs(
     data_dir: Path | None = None,
     epoch: Which = "last",
     real: str = "float32",
+    unfamiliarity: bool = False,
 ) -> ModelFile:
     """Pack the networks of several runs, for example with different seeds, into one file: an ensemble.
 
@@ -90,6 +97,7 @@ def pack_runs(
         data_dir: where the data are.
         epoch: as in `pack_run`.
         real: as in `pack_run`.
+        unfamiliarity: as in `pack_run`; the runs must have held out the same rows.
     """
     if len(folders) < 2:
         raise InvalidInput(f"an ensemble of {len(folders)} runs: give at least 2")
@@ -124,6 +132,10 @@ def pack_runs(
         assert validation is not None
         rows = validation.rows
         joined = calibrated(joined, dataset.train_inputs[rows].numpy(), dataset.train_targets[rows].numpy())
+    if unfamiliarity:
+        if len({_split(run) for run in runs}) > 1:
+            raise InvalidInput("the runs held out different images; train them with the same data.split_seed")
+        joined = with_unfamiliarity(joined, runs[0], data_dir)
     check_model(joined)
     write(Path(path), joined)
     return joined
@@ -133,8 +145,12 @@ def _share_validation(runs: Sequence[Trained]) -> bool:
     """Whether all runs held out the same rows for validation, and enough of them to calibrate."""
     if runs[0].card.task != "classification" or any(run.tasks_learned is not None for run in runs):
         return False
-    splits = {(run.card.validation, run.card.seed, run.experiment.data.stratify) for run in runs}
-    return len(splits) == 1 and runs[0].card.validation_rows >= FEWEST_ROWS
+    return len({_split(run) for run in runs}) == 1 and runs[0].card.validation_rows >= FEWEST_ROWS
+
+
+def _split(run: Trained) -> tuple[float, int, bool]:
+    """What decides which rows are held out."""
+    return run.card.validation, run.card.seed, run.experiment.data.stratify
 
 
 def pack_network(
@@ -147,6 +163,7 @@ def pack_network(
     data_dir: Path | None = None,
     real: str = "float32",
     verify: bool = True,
+    unfamiliarity: bool = False,
 ) -> ModelFile:
     """Pack the network of a run; see `pack_run`."""
     card, posterior = trained.card, trained.posterior
@@ -155,7 +172,7 @@ def pack_network(
             f"{trained.folder}: a full-precision run has no posterior to draw {samples} samples from; use 0"
         )
     calibration = trained.find_calibration(data_dir)[0] if fit_scale else None
-    return pack(
+    packed = pack(
         trained.model,
         path,
         posterior,
@@ -173,6 +190,28 @@ def pack_network(
         verify=verify,
         residual=None if trained.residuals is None else trained.residuals.of(posterior, samples),
     )
+    if unfamiliarity:
+        packed = with_unfamiliarity(packed, trained, data_dir)
+        write(Path(path), packed)
+    return packed
+
+
+def with_unfamiliarity(packed: ModelFile, run: Trained, data_dir: Path | None) -> ModelFile:
+    """The file with what tells images unlike the run's training images; held-out images set the threshold."""
+    held_out = run.parts(data_dir).validation
+    if run.card.task != "classification" or len(run.card.input_shape) != 3 or run.tasks_learned is not None:
+        raise InvalidInput(f"{run.folder}: unfamiliarity is learned for classifiers of images; leave it out")
+    if held_out is None or len(held_out) < FEWEST_ROWS:
+        raise InvalidInput(
+            f"{run.folder}: unfamiliarity needs {FEWEST_ROWS} or more held-out images; train with data.validation=0.1"
+        )
+    dataset = run.load_data(data_dir)
+    rows, others = held_out.rows, run.parts(data_dir).train.rows
+    assert rows is not None and others is not None
+    images, classes = dataset.train_inputs.numpy(), dataset.train_targets.numpy()
+    entropy = Model(packed).prediction(images[rows]).entropy
+    section = image_unfamiliarity.learn(images[others], classes[others], images[rows], entropy)
+    return replace(packed, sections={**packed.sections, "unfamiliarity": section})
 
 
 def raw_units(card: DataCard) -> Normalisation:

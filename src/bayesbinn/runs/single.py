@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,9 @@ from bayesbinn.runs.best_epoch import BestNetwork, best_epoch
 from bayesbinn.runs.build import build_model, check_batch_size, check_loss, loss_of, make_optimizers
 from bayesbinn.runs.data import card_of, load_data, refuse_other_data, refuse_other_source
 from bayesbinn.runs.folder import CONFIG, load_run, refuse_another
-from bayesbinn.runs.measure import accuracy, accuracy_of_the_mean, rmse
+from bayesbinn.runs.measure import accuracy, accuracy_of_the_mean, rmse, settle
 from bayesbinn.runs.results import ResultWriter
-from bayesbinn.runs.tensorboard import Curves
+from bayesbinn.runs.trackers import usual_trackers, watchers_of
 from bayesbinn.train import data_parallel
 from bayesbinn.train.checkpoints import check_alike, check_lines
 from bayesbinn.train.folder import RunFolder, owned, path_of
@@ -65,11 +65,13 @@ class Run(Trainer):
             loss=loss_of(training),
             augment=experiment.data.augment,
             shift=experiment.data.shift,
+            distort=experiment.data.distort,
             seed=training.seed,
             classification=dataset.task == "classification",
         )
         super().__init__(model, optimizer, real_optimizer, recipe, folder)
         self.experiment, self.dataset, self.card = experiment, dataset, card
+        self.watchers = watchers_of(usual_trackers(), experiment)
         self.rows: list[dict[str, Any]] = []
         """A line of metrics per epoch."""
         self.best: BestNetwork | None = None
@@ -146,18 +148,10 @@ class Run(Trainer):
     def _watched(
         self, folder: RunFolder | None, on_progress: Callable[[Progress], None]
     ) -> Iterator[Callable[[Progress], None]]:
-        writes = folder is not None and folder.writes
-        opened = Curves(folder, self.epoch) if folder is not None and writes else nullcontext()
         # Around all epochs: the toy problems have thousands of short ones, evaluated with the same number of threads.
-        with opened as curves, training_threads(self.model, self.recipe.batch_size):
-
-            def watch(progress: Progress) -> None:
-                if progress.row is not None and curves is not None:
-                    curves.add(progress.row)
-                on_progress(progress)
-
-            yield watch
-        if self.recipe.classification and writes:
+        with training_threads(self.model, self.recipe.batch_size):
+            yield on_progress
+        if self.recipe.classification and folder is not None and folder.writes:
             losses = [row["train_loss"] for row in self.rows]
             targets = self.dataset.train_targets
             warn_if_stuck(losses, self.rows[-1]["train_accuracy"], targets, stacklevel=5)  # the caller of `train`
@@ -184,6 +178,7 @@ class Run(Trainer):
         data_parallel.share_buffers(self.model)
         found: dict[str, float] = {}
         parts, training = self._parts(), self.experiment.training
+        settle(self.model, parts.train)
         for name, part in (("validation", parts.validation), ("test", parts.test)):
             if part is None:
                 continue

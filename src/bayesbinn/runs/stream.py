@@ -89,6 +89,7 @@ def _built(experiment: Experiment, folder: RunFolder | Path, dataset: Dataset, c
         train_set_scale=experiment.method.train_set_scale,
         augment=experiment.data.augment,
         shift=experiment.data.shift,
+        distort=experiment.data.distort,
         seed=training.seed,
     )
     loss = loss_of(training)

@@ -1,4 +1,4 @@
-"""A run's metrics as curves for TensorBoard, if it is installed.
+"""A run's metrics as curves for TensorBoard: the tracker that every run of one task uses if it is installed.
 
 Only TensorBoard's message classes are imported, which takes 0.03 s; its writer, or torch's, would add ten times as much
 to the start of every run. They are written to a file that is a list of records::
@@ -14,57 +14,59 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
 from bayesbinn.errors import InvalidFile
 from bayesbinn.files import make_folder, reason_of
+from bayesbinn.runs.tracking import Tracker
 from bayesbinn.train.folder import RunFolder
 
 FOLDER = "tensorboard"
 _VERSION = "brain.Event:2"
 
 
-class Curves:
-    """Writes to the folder `tensorboard` of a run; does nothing without TensorBoard.
+def installed() -> bool:
+    """Whether TensorBoard's message classes can be imported."""
+    try:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
+        return bool(event_pb2 and summary_pb2)
+    except ImportError:
+        return False
+
+
+class Curves(Tracker):
+    """Writes to the folder `tensorboard` of a run.
 
     A resumed run starts at `first_epoch`: TensorBoard hides what an earlier session wrote from there on.
     """
 
     def __init__(self, folder: RunFolder, first_epoch: int) -> None:
-        self._file: BinaryIO | None = None
-        try:
-            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-            from tensorboard.compat.proto.summary_pb2 import Summary
-        except ImportError:
-            return
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         self._event, self._summary = Event, Summary
         self._path = folder.writable(FOLDER) / _file_name()
         make_folder(self._path.parent)
         try:
-            self._file = self._path.open("xb")
+            self._file: BinaryIO = self._path.open("xb")
         except OSError as error:
             raise InvalidFile(f"{self._path}: could not be written ({reason_of(error)})") from None
         self._write(file_version=_VERSION)
         self._write(step=first_epoch, session_log=SessionLog(status=SessionLog.START))
 
-    def __enter__(self) -> Curves:
-        return self
+    def close(self) -> None:
+        with suppress(OSError):  # what could not be written has been reported
+            self._file.close()
 
-    def __exit__(self, *exception: object) -> None:
-        if self._file is not None:
-            with suppress(OSError):  # what could not be written has been reported
-                self._file.close()
-
-    def add(self, row: dict[str, Any]) -> None:
-        """Add one line of metrics; it is visible before the next epoch starts."""
-        numbers = {key: value for key, value in row.items() if key != "epoch" and isinstance(value, (int, float))}
-        if self._file is not None:
-            values = [self._summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
-            self._write(step=row["epoch"], summary=self._summary(value=values))
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Add the numbers of an epoch; they are visible before the next one starts."""
+        values = [self._summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
+        self._write(step=step, summary=self._summary(value=values))
 
     def _write(self, **content: Any) -> None:
-        assert self._file is not None
         try:
             self._file.write(_record(self._event(wall_time=time.time(), **content).SerializeToString()))
             self._file.flush()

@@ -53,6 +53,8 @@ class Job:
     threads: int = 1
     data_dir: str | None = None
     stop_after: int | None = None
+    track: tuple[str, ...] = ()
+    """The trackers that its metrics go to."""
 
 
 @dataclass(frozen=True)

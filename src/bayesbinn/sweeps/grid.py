@@ -52,12 +52,19 @@ class Sweep:
     def planned(self) -> list[Planned]:
         return [planned for planned, _ in self.runs]
 
-    def jobs(self, folder: Path, names: Iterable[str], threads: int = 1, data_dir: Path | None = None) -> Iterable[Job]:
+    def jobs(
+        self,
+        folder: Path,
+        names: Iterable[str],
+        threads: int = 1,
+        data_dir: Path | None = None,
+        track: tuple[str, ...] = (),
+    ) -> Iterable[Job]:
         """The named runs, in grid order."""
         wanted = set(names)
         for planned, experiment in self.runs:
             if planned.name in wanted:
-                yield job_of(planned.name, experiment, folder / planned.name, threads, data_dir)
+                yield job_of(planned.name, experiment, folder / planned.name, threads, data_dir, track=track)
 
 
 def job_of(
@@ -67,11 +74,12 @@ def job_of(
     threads: int = 1,
     data_dir: Path | None = None,
     stop_after: int | None = None,
+    track: tuple[str, ...] = (),
 ) -> Job:
     """A run for `bayesbinn.sweeps.executor`, with paths that are valid wherever it runs."""
     data = str(data_dir.resolve()) if data_dir is not None else None
     config = experiment.model_dump_json(exclude_none=True)
-    return Job(name, str(folder.resolve()), config, threads, data, stop_after)
+    return Job(name, str(folder.resolve()), config, threads, data, stop_after, track)
 
 
 # ---- the grid file --------------------------------------------------------------------------------

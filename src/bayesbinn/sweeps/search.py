@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -192,9 +192,10 @@ class Trials:
         data_dir: Path | None,
         on_tick: Callable[[], None],
         should_stop: Callable[[], bool],
+        track: tuple[str, ...] = (),
     ) -> Iterator[Ended]:
         """Request as many trials as there are slots, and report each as it ends."""
-        jobs = self._jobs(threads, data_dir)
+        jobs = (replace(job, track=track) for job in self._jobs(threads, data_dir))
         for ended in run_all(executor, jobs, slots=slots, on_tick=on_tick, should_stop=should_stop):
             self._tell(ended)
             yield ended

@@ -11,7 +11,7 @@ from bayesbinn import data as data_sets
 from bayesbinn.data import Dataset
 from bayesbinn.data.catalog import SETS
 from bayesbinn.errors import InvalidInput
-from bayesbinn.experiments.choose import choose_for_data
+from bayesbinn.experiments.choose import choose_for_data, encodes
 from bayesbinn.experiments.config import Experiment, load_experiment, preset_names
 
 
@@ -45,7 +45,7 @@ class Source:
     def _chosen(self, method: str | None, overrides: Mapping[str, Any]) -> tuple[Experiment, tuple[str, ...]]:
         """The choices that `bayesbinn train` would make."""
         task = overrides.get("data.task")
-        encode = overrides.get("data.encode")
+        encode = encodes(overrides)
         key = repr((task, encode))  # a file may give a value that cannot be hashed
         if key not in self._read:
             self._read[key] = data_sets.load(self.name, label=self.label, task=task, encode=encode)
