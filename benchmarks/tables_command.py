@@ -100,9 +100,9 @@ def score(probabilities: Array, targets: Array) -> Scores:
     }
 
 
-def ours(path: Path, dataset: data.Dataset, folder: Path) -> tuple[Scores, str]:
+def ours(path: Path, dataset: data.Dataset, folder: Path, changes: list[str]) -> tuple[Scores, str]:
     """What `bayesbinn train` and `bayesbinn predict` give for the test rows, and the settings that were chosen."""
-    chosen = prepare(str(path), None, None, None, "y", [], None)
+    chosen = prepare(str(path), None, None, None, "y", changes, None)
     run = open_any(chosen.experiment, folder / "run", None)
     run.train()
     inputs, out = folder / "test.csv", folder / "predictions.json"
@@ -131,18 +131,18 @@ def theirs(dataset: data.Dataset, split: int) -> Scores:
     return score(classifier.predict_proba(dataset.test_inputs.numpy()), dataset.test_targets.numpy())
 
 
-def measure(name: str, split: int, known: dict[str, Any] | None) -> dict[str, Any]:
+def measure(name: str, split: int, known: dict[str, Any] | None, changes: list[str]) -> dict[str, Any]:
     """A cell: both on one split. What is known of it is kept if the settings are still those."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         path = write_split(TABLES[name], split, folder)
         if known is not None:
-            chosen = prepare(str(path), None, None, None, "y", [], None)
+            chosen = prepare(str(path), None, None, None, "y", changes, None)
             if known["settings"] == settings_of(chosen.experiment.model_dump()):
                 return known
         dataset = data.load(path, label="y")
         started = time.perf_counter()
-        scores, settings = ours(path, dataset, folder)
+        scores, settings = ours(path, dataset, folder, changes)
         seconds = time.perf_counter() - started
         reference = known["theirs"] if known is not None else theirs(dataset, split)
     return {"ours": scores, "theirs": reference, "seconds": seconds, "settings": settings}
@@ -178,12 +178,13 @@ def compare(table: Table, cells: list[dict[str, Any]]) -> Row:
     return Row(table.title, len(cells), mean(mine), mean(reference), error, *nll, seconds)
 
 
-def report(rows: list[Row]) -> str:
+def report(rows: list[Row], changes: list[str]) -> str:
+    command = " ".join(["bayesbinn train FILE --label y", *(f"--set {change}" for change in changes)])
     lines = [
         "# Tables with the command line's defaults",
         "",
         f"`python benchmarks/tables_command.py`, {platform.processor() or platform.machine()}, torch "
-        f"{torch.__version__}, one thread. BayesBiNN as `bayesbinn train FILE --label y` chooses it, calibrated on its "
+        f"{torch.__version__}, one thread. BayesBiNN as `{command}` chooses it, calibrated on its "
         "validation rows; "
         "scikit-learn's MLPClassifier with its defaults behind a StandardScaler, on the same random splits. "
         f"A row holds if ours is at most {POINTS:g} point or 2 standard errors of the paired difference lower, and its "
@@ -206,6 +207,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder for tables.md and tables.json; default results/benchmarks")
     parser.add_argument("--quick", action="store_true", help="few splits, nothing written unless --out is given")
     parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES), metavar="NAME")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as for `bayesbinn train`")
     options = parser.parse_args()
     out = options.out or (None if options.quick else Path("results/benchmarks"))
     torch.set_num_threads(1)
@@ -216,7 +218,7 @@ def main() -> int:
         splits = (2 if small else 1) if options.quick else (20 if small else 5)
         for split in range(splits):
             key = f"{name}/{split}"
-            cells[key] = cell = measure(name, split, cells.get(key))
+            cells[key] = cell = measure(name, split, cells.get(key), options.set)
             a, b = cell["ours"], cell["theirs"]
             print(
                 f"{key:20s} ours {a['accuracy']:6.2f} {a['balanced']:6.2f} {a['nll']:.3f}   "
@@ -229,7 +231,7 @@ def main() -> int:
                 store.write_text(json.dumps(cells, indent=1) + "\n")
     measured = {name: [cell for key, cell in cells.items() if key.startswith(f"{name}/")] for name in TABLES}
     rows = [compare(TABLES[name], found) for name, found in measured.items() if found]
-    text = report(rows)
+    text = report(rows, options.set)
     print(text)
     if out is not None:
         (out / "tables.md").write_text(text)

@@ -51,7 +51,9 @@ def _unfinished(cells: list[Cell], tasks: dict[str, str]) -> list[str]:
     if min(splits.values()) >= SPLITS and any("calibrated" in cell["model"] for cell in cells):
         return []
     done = sum(count > 0 for count in splits.values())
-    return [f"This run is not finished: {done} of {len(tasks)} tables, {max(splits.values())} of {SPLITS} splits.", ""]
+    measured = f"{done} of {len(tasks)} tables, {min(splits.values())} of {SPLITS} splits of each"
+    without = "" if any("calibrated" in cell["model"] for cell in cells) else ", without CalibratedClassifierCV"
+    return [f"This run is not finished: {measured}{without}.", ""]
 
 
 def _row(table: str, model: str, found: dict[str, float], score: str) -> str:

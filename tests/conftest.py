@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+
+# scikit-learn's checks of array-API input skip themselves without it, and SciPy reads it when it is first imported.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -110,6 +110,25 @@ def test_packed_networks_agree() -> None:
     assert f"networks takes {min(medians):.1f} to {max(medians):.1f} times as long as one network" in text
 
 
+def test_the_exports() -> None:
+    shown, measured = page("export.md"), result("benchmarks/exports.md")
+    for first, names in (
+        ("network", ("weights", "model file", "ONNX", "C source", "flash", "RAM", "ms")),
+        ("weights", ("file", "a run")),
+    ):
+        there = columns(table(measured, first, names[0]), first, *names)
+        assert columns(table(shown, first, names[0]), first, *names) == there and len(there) >= 3
+    small = {each["network"].strip("`"): each for each in table(measured, "network")}
+    mlp, cnn = (
+        [small[name][f"Cortex-M4 {part}"] for part in ("code", "constants")]
+        for name in ("continual_mlp", "lrnet_mnist")
+    )
+    assert (
+        f"turns `continual_mlp` into {mlp[0]} bytes of code and {mlp[1]} of constants, and `lrnet_mnist` into "
+        f"{cnn[0]} and {cnn[1]}."
+    ) in plain("export.md")
+
+
 @pytest.mark.parametrize(
     ("first", "file", "names"),
     [

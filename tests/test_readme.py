@@ -64,6 +64,16 @@ def test_every_figure_of_the_evidence_table_stands_in_the_results() -> None:
     authors = mean("The authors' code, posterior as prior")
     stream = table(text("paper/figure-stream.md"), "Variant")
     cancer = row(table(text("benchmarks/tables.md"), "table"), table="breast cancer", splits="20")
+    browser = row(table(text("benchmarks/browser.md"), "", "int8, ms"), **{"": "MNIST MLP"})
+    code = {
+        each["download, bytes"]: each["runtime"].split(" ")[0]
+        for each in table(text("benchmarks/browser.md"), "download, bytes")
+    }
+    size_of = {name: int(bytes_.replace(",", "")) for name, bytes_ in code.items()}
+    drawings = text("benchmarks/drawings.md")
+    refused = re.search(r"Of letters without look-alikes and scribbles together, ([\d.]+ %) are refused", drawings)
+    assert refused is not None
+    digits = row(table(drawings, "images"), images="MNIST test digits")
     kills = row(table(text("storm.md"), "storm"), storm="kills")
 
     wanted = [
@@ -74,6 +84,12 @@ def test_every_figure_of_the_evidence_table_stands_in_the_results() -> None:
         ),
         (f"{size / 1e6:.2f} MB", f"{weights / 1e6:.1f} MB as float32"),
         (f"{exact} (exact), at least {min(each['int8: same class'].split(' (')[0] for each in packed)} (int8)", ""),
+        (
+            f"{browser['int8, ms']} ms (int8), {size_of['bayesbinn'] / 1e3:.1f} KB of code",
+            f"{browser['onnxruntime-web fp32, ms']} ms, {size_of['onnxruntime-web, fp32'] / 1e6:.1f} MB of code, "
+            "onnxruntime-web",
+        ),
+        (refused[1], f"{digits['refused']} of MNIST's test digits"),
         (f"{curve['Test, ours']} %", f"{curve['Test, authors']} %, the authors' own runs"),
         (
             f"{mean('BayesBiNN, posterior as prior')} %",

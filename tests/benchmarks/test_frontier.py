@@ -68,6 +68,7 @@ def measured(folder: Path, out: Path) -> list[str]:
     return [line for line in done.stdout.splitlines() if "width" in line]
 
 
+@pytest.mark.slow
 def test_every_cell_is_measured_once(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     shared = {"training.epochs": 1, "data.split_seed": 0, "model.width": 0.02}

@@ -48,7 +48,7 @@ def test_a_row_holds_by_points_or_errors_and_by_nll(
 ) -> None:
     row = tables.compare(tables.TABLES["wine"], cells)
     assert row.holds is holds
-    assert f"| {'yes' if holds else 'no'} |" in tables.report([row])
+    assert f"| {'yes' if holds else 'no'} |" in tables.report([row], [])
 
 
 def test_unequal_classes_are_judged_by_balanced_accuracy(tables: ModuleType) -> None:

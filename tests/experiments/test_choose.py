@@ -124,11 +124,14 @@ def test_the_notes_state_the_choices_and_the_users_changes(tmp_path: Path) -> No
     path = write_table(tmp_path / "own.csv", *separable())
     _, notes = choose_for_file(str(path), "y", "bayesbinn", {})
     said = "\n".join(notes)
-    for part in ("table_mlp with 2 hidden layers of 128 units (128 rows of 4 columns)", "cosine, ends above 0", "10 %"):
+    network = (
+        "table_ensemble of 4 networks side by side with 2 hidden layers of 80 units, which get every code 10 times"
+    )
+    for part in (f"{network} (116 rows to train on, 4 codes)", "certainty=1000", "cosine, ends above 0", "10 %"):
         assert part in said, part
     experiment, notes = choose_for_file(str(path), "y", "ste", {"model.hidden": 7, "lr": 0.5})
     said = "\n".join(notes)
-    assert "hidden layers of 7 units (as you asked)" in said and "ste (lr=0.5)" in said
+    assert "layers of 7 units, which get every code 10 times (as you asked)" in said and "ste (lr=0.5)" in said
     assert experiment.model.hidden == 7
 
 

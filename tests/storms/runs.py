@@ -99,8 +99,9 @@ class Undisturbed:
     seconds: float
 
     def news(self, lines: list[str]) -> list[str]:
-        """Lines that this run did not print, except for progress lines, which show the time."""
-        return [line for line in lines if line not in self.lines and not line.startswith(("epoch ", "resuming "))]
+        """Lines that this run did not print, except for those that contain a time or the name of the folder."""
+        own = ("epoch ", "resuming ", "to look at it: ")
+        return [line for line in lines if line not in self.lines and not line.startswith(own)]
 
 
 class Runs:

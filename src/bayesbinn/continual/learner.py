@@ -70,7 +70,16 @@ class Learner(Trainer):
         loss: Loss = F.cross_entropy,
         card: DataCard | None = None,
     ) -> None:
-        recipe = Recipe(plan.epochs, plan.batch_size, plan.schedule, loss, plan.augment, plan.seed, shift=plan.shift)
+        recipe = Recipe(
+            plan.epochs,
+            plan.batch_size,
+            plan.schedule,
+            loss,
+            plan.augment,
+            plan.seed,
+            shift=plan.shift,
+            distort=plan.distort,
+        )
         super().__init__(model, optimizer, real_optimizer, recipe, folder)
         self.stream, self.plan = stream, plan
         self.policies = policies_of(model)

@@ -35,6 +35,8 @@ class Plan:
     """Crop and flip training images at random."""
     shift: int = 0
     """Shift training images at random by up to this many pixels."""
+    distort: float = 0.0
+    """Distort training images at random, this strongly."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -47,5 +49,7 @@ class Plan:
             raise InvalidInput(f"rows={self.rows!r}: must be 'all' or 'diagonal'")
         if not 0 <= self.validation < 1:
             raise InvalidInput(f"validation={self.validation!r}: must be at least 0 and less than 1")
+        if not 0 <= self.distort <= 2:
+            raise InvalidInput(f"distort={self.distort!r}: must be from 0 to 2")
         if not self.train_set_scale > 0:
             raise InvalidInput(f"train_set_scale={self.train_set_scale!r}: must be above 0")

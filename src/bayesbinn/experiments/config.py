@@ -50,11 +50,14 @@ class DataSettings(_Section):
     """Pad by 4, crop and flip the training images."""
     shift: Annotated[int, Field(ge=0, le=16)] = 0
     """Shift the training images at random by up to this many pixels in each direction, instead of `augment`."""
+    distort: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Distort the training images as different hands would: turn, shear, stretch, shift, thicken. 1: by up to 15°, 0.2,
+    a fifth, 2 of 28 pixels, a pixel on each side; for drawings, instead of `augment` and `shift`."""
     split_seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
     """Seeds the choice of validation data; by default training.seed. Runs of an ensemble can share it."""
     encode: bool = False
     """Whether a table's columns become codes, so that it may hold text, dates and missing cells. `bayesbinn train FILE`
-    sets it if the table has any of these."""
+    sets it."""
     stratify: bool = False
     """Stratify the validation data by class; the authors choose them at random."""
 
@@ -74,9 +77,13 @@ class ModelSettings(_Section):
     batchnorm: bool = True
     """For continual_mlp: whether it has BatchNorm, whose statistics reveal the task."""
     hidden: Annotated[int, _POSITIVE] = 128
-    """For table_mlp: the units of each hidden layer."""
+    """For table_mlp and table_ensemble: the units of each hidden layer."""
     layers: Annotated[int, _POSITIVE] = 2
-    """For table_mlp: the number of hidden layers."""
+    """For table_mlp and table_ensemble: the number of hidden layers."""
+    networks: Annotated[int, _POSITIVE] = 4
+    """For table_ensemble: how many networks are trained side by side."""
+    copies: Annotated[int, _POSITIVE] = 1
+    """For table_ensemble: how often the first layer gets every input; more copies make finer weights."""
     output_affine: bool = False
     """For vgg: the last BatchNorm has a learned gain and shift, as in table_mlp, which helps with rare classes."""
     affine: bool = False

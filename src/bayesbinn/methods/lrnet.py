@@ -16,6 +16,7 @@ from bayesbinn.errors import InvalidInput, InvalidUse
 from bayesbinn.methods.contract import BinaryOptimizer, Group, Members, Sample, State, mean_gradients
 from bayesbinn.methods.registry import register
 from bayesbinn.methods.settings import require, require_adam
+from bayesbinn.models.side_by_side import block_linear, copied_linear
 
 # Functions that are linear in their second argument, the weight: the output's mean is the function of the
 # mean weight, and its variance the same function of the squared input and the weight's variance.
@@ -27,6 +28,8 @@ _LINEAR_IN_WEIGHT: tuple[Callable[..., Tensor], ...] = (
     F.conv_transpose1d,
     F.conv_transpose2d,
     F.conv_transpose3d,
+    copied_linear,
+    block_linear,
 )
 
 # Allowed on an owned weight because nothing is trained through it; under no_grad, everything is allowed.

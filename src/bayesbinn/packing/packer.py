@@ -19,6 +19,8 @@ from bayesbinn.modelfile.container import ModelFile
 from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.modelfile.graph import Graph, Node, Task
 from bayesbinn.modelfile.sections import Label, Section
+from bayesbinn.models.side_by_side import SideBySide
+from bayesbinn.packing.side_by_side import file_of_draws
 from bayesbinn.packing.trace import Captured, capture
 from bayesbinn.posterior import BernoulliPosterior, LogitScale, Weights
 from bayesbinn.prediction.ensemble import Ensemble
@@ -102,8 +104,12 @@ def pack(
     if posterior is not None:
         posterior.warn_if_saturated(samples)
     with evaluating(model):
-        captured, example = capture(model, example_input)
-        packed = _assembled(captured, [_arrays(captured, ensemble.tensors(index)) for index in range(len(ensemble))])
+        if isinstance(network.model, SideBySide):
+            example = torch.zeros(2, network.model.sizes[0]) if example_input is None else example_input
+            packed = file_of_draws(network.model, [ensemble.tensors(index) for index in range(len(ensemble))])
+        else:
+            captured, example = capture(model, example_input)
+            packed = _assembled(captured, [_arrays(captured, ensemble.tensors(i)) for i in range(len(ensemble))])
         scale, shift = ensemble.calibration(calibration) if task == "classification" else LogitScale().of(samples)
         graph = replace(packed.graph, task=task, logit_scale=scale, classes=tuple(classes), features=tuple(features))
         packed = ModelFile(graph, packed.tensors)
@@ -263,6 +269,8 @@ def _verify(packed: ModelFile, network: PureNetwork, x: Tensor, given: Mapping[i
     outputs = reference.run(packed, x.detach().cpu().float().numpy())
     for index, tensors in given.items():
         result = network(tensors, x).detach().cpu()
+        if isinstance(network.model, SideBySide):
+            result, index = result[:, 0], index * network.model.networks
         tolerance = HALF_TOLERANCE if result.dtype.itemsize == 2 else TOLERANCE
         expected = result.float().numpy()
         found = outputs[index].reshape(expected.shape)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bayesbinn.errors import InvalidInput
+from bayesbinn.models.side_by_side import SideBySide
 from bayesbinn.posterior import BernoulliPosterior, LogitScale, Weights
 from bayesbinn.prediction.functional import PureNetwork
 
@@ -61,6 +62,9 @@ class Ensemble:
                 f"samples={samples} without a posterior: pass one, or samples=0 for the weights as they are"
             )
         self.model, self.network = model, PureNetwork(model)
+        inner = self.network.model
+        self.side_by_side = inner.networks if isinstance(inner, SideBySide) else 0
+        """How many networks the model is; 0: it is an ordinary one."""
         self.posterior, self.samples, self.seed, self.statistics = posterior, samples, seed, statistics
         if posterior is not None:
             posterior.targets(self.network.model)
@@ -89,8 +93,12 @@ class Ensemble:
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yield ``(rows of x, outputs [some networks, rows, ...])``, all rows before the next networks.
 
-        Iterate it inside `evaluating(model)`.
+        Of a model that is several networks side by side, each counts. Iterate it inside `evaluating(model)`.
         """
+        for rows, outputs in self._outputs(x, batch_size, memory_budget):
+            yield rows, outputs.transpose(1, 2).flatten(0, 1) if self.side_by_side else outputs
+
+    def _outputs(self, x: Tensor, batch_size: int | None, memory_budget: int | None) -> Iterator[tuple[slice, Tensor]]:
         _check_inputs(x, batch_size, memory_budget)
         if memory_budget is None:
             memory_budget = CPU_BUDGET if x.device.type == "cpu" else ACCELERATOR_BUDGET

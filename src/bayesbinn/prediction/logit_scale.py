@@ -117,14 +117,17 @@ def calibrate(
             CalibrationWarning,
             stacklevel=2,
         )
-    mode = _fitted(_all_outputs(Ensemble(model, posterior), inputs, batch_size), targets)
+    ensemble = Ensemble(model, posterior)
+    # The last gains of networks side by side learned the logits' unit with the cross-entropy.
+    centre = 1.0 if ensemble.side_by_side else None
+    mode = _fitted(_all_outputs(ensemble, inputs, batch_size), targets, centre)
     if posterior is None:
         return LogitScale(mode=mode.scale, mode_shift=mode.shift)
     before = posterior.logit_scale
     mean = LogitFit(before.mean, before.mean_shift)
     if samples:
         ensemble = Ensemble(model, posterior, samples, seed, statistics)
-        mean = _fitted(_all_outputs(ensemble, inputs, batch_size), targets)
+        mean = _fitted(_all_outputs(ensemble, inputs, batch_size), targets, centre)
     return posterior.with_logit_scale(LogitScale(mode.scale, mean.scale, mode.shift, mean.shift))
 
 
@@ -147,10 +150,10 @@ def _all_outputs(ensemble: Ensemble, inputs: Tensor, batch_size: int | None) -> 
     return torch.cat([torch.cat(group, dim=1) for group in groups])
 
 
-def _fitted(logits: Tensor, targets: Tensor) -> LogitFit:
+def _fitted(logits: Tensor, targets: Tensor, centre: float | None) -> LogitFit:
     low, high, classes = int(targets.min()), int(targets.max()), logits.shape[-1]
     if low < 0 or high >= classes:
         raise InvalidInput(f"targets range from {low} to {high}; the model has classes 0 to {classes - 1}")
     if not bool(torch.isfinite(logits).all()):
         raise InvalidInput("the model's logits are not finite on the validation inputs; check the inputs for NaN")
-    return fit_logits(logits, targets)
+    return fit_logits(logits, targets, centre=centre)

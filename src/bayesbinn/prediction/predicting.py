@@ -149,7 +149,8 @@ def predict(
         for rows, outputs in ensemble.outputs(x, batch_size=batch_size, memory_budget=memory_budget):
             dtype = torch.float64 if outputs.dtype is torch.float64 else torch.float32
             moments.add(rows, _wide(outputs) if task == "regression" else _probabilities_and_entropy(outputs, *scale))
-    tensors = (_regression if task == "regression" else _classification)(moments, samples)
+    averaged = samples if ensemble.side_by_side < 2 else len(ensemble) * ensemble.side_by_side
+    tensors = (_regression if task == "regression" else _classification)(moments, averaged)
     _check_defined(x, tensors[_FIELDS[task][0]])
     return Prediction(task, samples, MappingProxyType({name: value.to(dtype) for name, value in tensors.items()}))
 
@@ -200,11 +201,11 @@ def _probabilities_and_entropy(outputs: Tensor, scale: float, shift: tuple[float
     return torch.cat([p, entropy(p).unsqueeze(-1)], dim=-1)
 
 
-def _classification(moments: _Moments, samples: int) -> dict[str, Tensor]:
+def _classification(moments: _Moments, averaged: int) -> dict[str, Tensor]:
     probabilities, aleatoric = moments.mean[:, :-1], moments.mean[:, -1]
     total = entropy(probabilities)
     # By Jensen's inequality this is never below 0, except for rounding errors.
-    information = (total - aleatoric).clamp(min=0) if samples else torch.zeros_like(total)
+    information = (total - aleatoric).clamp(min=0) if averaged else torch.zeros_like(total)
     return {
         "probabilities": probabilities,
         "entropy": total,
@@ -213,9 +214,9 @@ def _classification(moments: _Moments, samples: int) -> dict[str, Tensor]:
     }
 
 
-def _regression(moments: _Moments, samples: int) -> dict[str, Tensor]:
+def _regression(moments: _Moments, averaged: int) -> dict[str, Tensor]:
     # At the mode the squares are 0; one sample has no unbiased estimate: 0/0.
-    variance = moments.squares / (samples - 1) if samples else moments.squares
+    variance = moments.squares / (averaged - 1) if averaged else moments.squares
     return {"mean": moments.mean, "std": variance.sqrt()}
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from bayesbinn.errors import InvalidInput, nearest
 from bayesbinn.methods.registry import METHODS
 from bayesbinn.modelfile.container import ModelFile, write
+from bayesbinn.modelfile.encoder import InvalidCell
 from bayesbinn.runtime import unfamiliarity
 from bayesbinn.runtime.conformal import threshold
 from bayesbinn.runtime.model import Model
 from bayesbinn.sklearn.canonical import Floats, Rows
-from bayesbinn.sklearn.fitting import Fitted, Plan, fit_rows
+from bayesbinn.sklearn.fitting import Fitted, OnEpoch, Plan, Weigh, fit_rows, unweighted
 from bayesbinn.sklearn.streaming import Stream, learn_batch
 from bayesbinn.sklearn.table import read_columns
 from bayesbinn.sklearn.training import torch_threads
@@ -95,16 +96,21 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(
                 f"there is no method {self.method!r}.{nearest(str(self.method), METHODS)} Known: {', '.join(METHODS)}"
             )
-        hidden: Any = (self.hidden,) if isinstance(self.hidden, Integral) else self.hidden
-        for name, value in (
-            ("networks", self.networks),
-            ("epochs", self.epochs),
-            ("batch_size", self.batch_size),
-            ("patience", self.patience),
-            *(("hidden", size) for size in hidden or ()),
+        hidden: Any = (self.hidden,) if isinstance(self.hidden, Number) else self.hidden
+        for name, value, least in (
+            ("networks", self.networks, 1),
+            ("epochs", self.epochs, 1),
+            ("batch_size", self.batch_size, 2),  # BatchNorm makes a single row vanish
+            ("patience", self.patience, 1),
+            ("buffer", self.buffer, 0),
+            *(("hidden", size, 1) for size in hidden or ()),
         ):
-            _require(value is None or (_is_whole(value) and value >= 1), name, value, "a whole number from 1")
-        _require(_is_whole(self.buffer) and self.buffer >= 0, "buffer", self.buffer, "a whole number from 0")
+            fine = (value is None and name != "buffer") or (_is_whole(value) and value >= least)
+            _require(fine, name, value, f"a whole number from {least}")
+        for name, value in (("early_stopping", self.early_stopping), ("warm_start", self.warm_start)):
+            _require(isinstance(value, (bool, np.bool_)), name, value, "True or False")
+        settings = self.method_settings
+        _require(settings is None or isinstance(settings, Mapping), "method_settings", settings, "a dict or None")
         shares: dict[str, Any] = {
             "validation": self.validation_fraction if self.early_stopping else 0.0,
             "calibration": self.calibration_fraction,
@@ -118,7 +124,7 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(f"the fractions of held-out rows add up to {total:g}; leave 5 % or more to train on")
         return Plan(
             method=self.method,
-            settings=None if self.method_settings is None else dict(self.method_settings),
+            settings=None if settings is None else dict(settings),
             hidden=None if hidden is None else tuple(int(size) for size in hidden),
             networks=self.networks,
             epochs=self.epochs,
@@ -127,26 +133,30 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
             shares=shares,
             threads=effective_n_jobs(self.n_jobs),
             seed=int(check_random_state(self.random_state).randint(1 << 31)),
+            cross_fit=not self.warm_start,
         )
 
-    def _fit_rows(self, rows: Rows, classes: int, weight_of_class: Floats | None) -> None:
+    def _fit_rows(self, rows: Rows, classes: int, weigh: Weigh = unweighted) -> None:
         plan = self._plan()
         self._stream: Stream | None = None
-        before = getattr(self, "_fitted", None) if self.warm_start else None
-        with torch_threads(plan.threads), _progress(bool(self.verbose), type(self).__name__) as on_epoch:
-            fitted = fit_rows(rows, plan, classes, weight_of_class, before, on_epoch)
+        before: Fitted | None = getattr(self, "_fitted", None) if self.warm_start else None
+        if before is not None:
+            _refuse_other_columns(before, rows)
+        with _setting(plan, bool(self.verbose), type(self).__name__) as on_epoch:
+            fitted = fit_rows(rows, plan, classes, weigh, before, on_epoch)
         self._adopt(fitted)
 
-    def _partial_fit_rows(self, rows: Rows, classes: int, weight_of_class: Floats | None) -> None:
+    def _partial_fit_rows(self, rows: Rows, classes: int, weigh: Weigh = unweighted) -> None:
         plan = self._plan()
         stream: Stream | None = getattr(self, "_stream", None)
         if stream is None:
             stream = Stream.new(self.buffer, plan.seed)
             if hasattr(self, "_fitted"):  # go on with what `fit` learned, of which no rows were kept
                 stream.fitted, stream.learned_at = self._fitted, float("inf")
+        stream = stream.copy()  # a batch that is refused leaves no trace
+        with _setting(plan, bool(self.verbose), type(self).__name__) as on_epoch:
+            fitted = learn_batch(stream, rows, plan, classes, weigh, on_epoch)
         self._stream = stream
-        with torch_threads(plan.threads), _progress(bool(self.verbose), type(self).__name__) as on_epoch:
-            fitted = learn_batch(stream, rows, plan, classes, weight_of_class, on_epoch)
         self._adopt(fitted)
 
     def _adopt(self, fitted: Fitted) -> None:
@@ -190,7 +200,7 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
     def unfamiliarity(self, X: Any) -> Floats:
         """[rows]: how unlike the training rows each row is.
 
-        95 % of held-out rows are below 1; 2 is suspicious. The score looks at X alone: a row may be familiar and
+        95 % of usual rows are below 1; 2 is suspicious. The score looks at X alone: a row may be familiar and
         hard, or unfamiliar and easy.
         """
         codes = self._codes(X)
@@ -201,7 +211,12 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a model file: it holds the encoding, and `bayesbinn.runtime.load` runs it without PyTorch."""
         check_is_fitted(self)
-        write(Path(path), self._packed.file)
+        try:
+            write(Path(path), self._packed.file)
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"{error.object[error.start : error.end]!r} cannot be saved; rename the column, category or class"
+            ) from None
         return Path(path)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -215,6 +230,17 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+def _refuse_other_columns(before: Fitted, rows: Rows) -> None:
+    """A warm start keeps its encoding: it would pass over a new column without a word."""
+    known = {*before.encoding.names, *before.encoding.ignored}
+    differ = sorted(known ^ set(rows.columns))
+    if differ:
+        raise InvalidInput(
+            f"warm_start goes on with the columns of the last fit, and {differ[0]!r} is not in both tables; "
+            "pass the same columns, or set warm_start=False"
+        )
+
+
 def _is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -225,7 +251,17 @@ def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
 
 
 @contextmanager
-def _progress(shown: bool, title: str) -> Iterator[Callable[[int, int, float], None]]:
+def _setting(plan: Plan, verbose: bool, title: str) -> Iterator[OnEpoch]:
+    """Threads, a progress bar, and messages that speak of the user's table."""
+    try:
+        with torch_threads(plan.threads), _progress(verbose, title) as on_epoch:
+            yield on_epoch
+    except InvalidCell as error:  # rows in canonical form have other numbers
+        raise InvalidInput(error.anywhere()) from None
+
+
+@contextmanager
+def _progress(shown: bool, title: str) -> Iterator[OnEpoch]:
     if not shown:
         yield lambda epoch, epochs, loss: None
         return

@@ -128,11 +128,15 @@ def split(
 
 def _units(rows: Rows) -> tuple[Indices, Floats]:
     """The row of every unit, and what one unit of a row weighs."""
-    first = rows.weights[0] if len(rows) else 1.0
-    whole = bool((rows.weights == np.rint(rows.weights)).all()) and rows.weights.sum() <= MAX_UNITS
-    if whole and not bool((rows.weights == first).all()):
+    if counted_in_units(rows.weights):
         return np.repeat(np.arange(len(rows)), rows.weights.astype(np.int64)), np.ones(len(rows))
     return np.arange(len(rows)), rows.weights
+
+
+def counted_in_units(weights: Floats) -> bool:
+    """Whether weights say how often a row is there: whole numbers, not too many, and not all the same."""
+    whole = bool((weights == np.rint(weights)).all()) and weights.sum() <= MAX_UNITS
+    return whole and bool((weights != weights[:1]).any())
 
 
 def _spread_classes(targets: NDArray[Any], order: Indices) -> Indices:

@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from bayesbinn.errors import InvalidInput
 from bayesbinn.modelfile.container import ModelFile
-from bayesbinn.modelfile.sections import Label
+from bayesbinn.modelfile.sections import MAX_WHOLE, Label
 from bayesbinn.runtime.conformal import class_sets, intervals
 from bayesbinn.sklearn.base import BinaryNetworkBase
 from bayesbinn.sklearn.canonical import Floats, Rows, canonical
-from bayesbinn.sklearn.fitting import mean_and_std
-from bayesbinn.sklearn.table import read_columns
+from bayesbinn.sklearn.sets import mean_and_std
+from bayesbinn.sklearn.table import read_columns, read_labels, read_quantities
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,8 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
     (1, 3)
     """
 
+    classes_: NDArray[Any]
+
     def __init__(
         self,
         *,
@@ -134,7 +135,7 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BinaryNetworkClassifier:
         """Learn from a table and the class of each row."""
         columns = read_columns(self, X, reset=True)
-        labels = _labels(y, len(next(iter(columns.values()))))
+        labels = read_labels(y, len(next(iter(columns.values()))))
         check_classification_targets(labels)
         weights = self._weights_of(X, sample_weight, len(labels))
         classes = np.unique(labels[weights > 0])
@@ -143,8 +144,13 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
         codes = np.searchsorted(classes, np.where(weights > 0, labels, classes[0]))
         rows = canonical(columns, codes, weights)
         _refuse_one_row(rows)
+        if self.warm_start and hasattr(self, "_packed") and not np.array_equal(classes, self.classes_):
+            raise InvalidInput(
+                f"warm_start goes on with the classes of the last fit, {_some(self.classes_)}, but y has "
+                f"{_some(classes)}; pass the same classes, or set warm_start=False"
+            )
         self.classes_ = classes
-        self._fit_rows(rows, len(classes), self._weight_of_class(rows))
+        self._fit_rows(rows, len(classes), self._weight_of_class)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> BinaryNetworkClassifier:
@@ -154,7 +160,7 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
         """
         first = not hasattr(self, "_packed")
         columns = read_columns(self, X, reset=first)
-        labels = _labels(y, len(next(iter(columns.values()))))
+        labels = read_labels(y, len(next(iter(columns.values()))))
         check_classification_targets(labels)
         weights = self._weights_of(X, sample_weight, len(labels))
         if first:
@@ -171,25 +177,29 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
                 f"class {_plain_label(unknown[0])!r} was not announced: classes are {self.classes_.tolist()}"
             )
         rows = canonical(columns, np.searchsorted(self.classes_, labels), weights)
-        self._partial_fit_rows(rows, len(self.classes_), self._weight_of_class(rows))
+        self._partial_fit_rows(rows, len(self.classes_), self._weight_of_class)
         return self
 
     def _weight_of_class(self, rows: Rows) -> Floats | None:
         if self.class_weight is None:
             return None
-        places = np.arange(len(self.classes_))
-        if self.class_weight == "balanced":
-            counts = np.maximum(np.bincount(rows.targets, rows.weights, len(places)), 1e-9)
-            found: Floats = rows.weights.sum() / (len(places) * counts)
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            counts = np.bincount(rows.targets, rows.weights, len(self.classes_))
+            there = counts > 0  # a class that has no row to train on may have one to calibrate with
+            found: Floats = np.ones(len(counts))
+            found[there] = rows.weights.sum() / (there.sum() * counts[there])
             return found
         found = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[rows.targets])
+        if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
+            raise InvalidInput(f"class_weight={self.class_weight!r}: finite numbers from 0, not all 0, are needed")
         return found
 
     def _described(self, file: ModelFile) -> ModelFile:
         names = tuple(str(label) for label in self.classes_)
         labels = tuple(_plain_label(label) for label in self.classes_)
+        alike = len({type(label) for label in labels}) == 1
         graph = replace(file.graph, classes=names)
-        return replace(file, graph=graph, labels=labels)
+        return replace(file, graph=graph, labels=labels if alike else names)
 
     def predict_proba(self, X: Any) -> Floats:
         """[rows, classes]: calibrated probabilities, in the order of `classes_`."""
@@ -242,19 +252,19 @@ class BinaryNetworkRegressor(RegressorMixin, BinaryNetworkBase):  # type: ignore
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BinaryNetworkRegressor:
         """Learn from a table and the quantity of each row."""
         columns = read_columns(self, X, reset=True)
-        targets = _labels(y, len(next(iter(columns.values()))), numeric=True)
+        targets = read_quantities(y, len(next(iter(columns.values()))))
         weights = self._weights_of(X, sample_weight, len(targets))
         rows = canonical(columns, targets, weights)
         _refuse_one_row(rows)
-        self._fit_rows(rows, 0, None)
+        self._fit_rows(rows, 0)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> BinaryNetworkRegressor:
         """Learn from a batch of rows, and keep what was learned from those before; see the classifier's."""
         columns = read_columns(self, X, reset=not hasattr(self, "_packed"))
-        targets = _labels(y, len(next(iter(columns.values()))), numeric=True)
+        targets = read_quantities(y, len(next(iter(columns.values()))))
         weights = self._weights_of(X, sample_weight, len(targets))
-        self._partial_fit_rows(canonical(columns, targets, weights), 0, None)
+        self._partial_fit_rows(canonical(columns, targets, weights), 0)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -272,25 +282,19 @@ class BinaryNetworkRegressor(RegressorMixin, BinaryNetworkBase):  # type: ignore
         return intervals(*mean_and_std(self._runtime, codes), self._limit(coverage))
 
 
-def _labels(y: Any, rows: int, numeric: bool = False) -> NDArray[Any]:
-    """The targets as a vector of as many as there are rows."""
-    if y is None:
-        raise InvalidInput("requires y to be passed, but the target y is None")
-    from sklearn.utils.validation import _check_y
-
-    labels: NDArray[Any] = _check_y(y, y_numeric=numeric) if numeric else column_or_1d(y, warn=True)
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise InvalidInput("Input y contains NaN or infinity; every row needs a target")
-    check_consistent_length(np.empty((rows, 1)), labels)
-    return labels.astype(np.float64) if numeric else labels
-
-
 def _refuse_one_row(rows: Rows) -> None:
     if len(rows) < 2:
         raise InvalidInput("the table has 1 sample (n_samples=1) that counts; 2 different rows or more are needed")
 
 
 def _plain_label(label: Any) -> Label:
-    """A label as JSON has it."""
+    """A label as model files have it."""
     value = label.item() if isinstance(label, np.generic) else label
+    if isinstance(value, int) and abs(value) >= MAX_WHOLE:
+        return str(value)
     return value if isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def _some(classes: NDArray[Any], most: int = 5) -> str:
+    more = ", …" if len(classes) > most else ""
+    return ", ".join(f"{_plain_label(label)!r}" for label in classes[:most]) + more

@@ -5,8 +5,10 @@ Everything here is a function of rows in canonical form and of a seed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,23 +17,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesbinn.data.own.encoding import learn_encoding
-from bayesbinn.errors import InvalidInput
-from bayesbinn.experiments.choose import TableChoice, choose_for_table, method_settings
+from bayesbinn.errors import BayesbinnWarning, InvalidInput
+from bayesbinn.experiments.choose import TableChoice, choose_for_table, table_settings
 from bayesbinn.modelfile.container import ModelFile
 from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.modelfile.graph import Task
 from bayesbinn.modelfile.sections import Section
-from bayesbinn.prediction.logit_fit import LogitFit, fit_logits
+from bayesbinn.packing.side_by_side import file_of
+from bayesbinn.prediction.logit_fit import FEWEST_ROWS, LogitFit, fit_logits
 from bayesbinn.runtime import unfamiliarity
-from bayesbinn.runtime.conformal import class_scores
-from bayesbinn.runtime.model import Model
 from bayesbinn.sklearn.canonical import Floats, Parts, Rows, concatenated, split
-from bayesbinn.sklearn.training import Budget, Sample, Trainer, train
+from bayesbinn.sklearn.sets import conformal_section
+from bayesbinn.sklearn.training import FOLDS, Budget, Sample, Trainer, train
 
-CONFORMAL_RULE = "split conformal"
 CALIBRATION_RULE = "scale and shifts of the logits"
-MAX_SCORES = 1000
-"""Scores that a file keeps: more would hardly change a threshold."""
+ROWS_TO_CALIBRATE = 200
+"""If the calibration part had fewer, all rows calibrate, by networks that did not learn from them."""
+_FEW_DIGITS = 1e-4
+"""Of a quantity's deviation, next to its mean, float32 keeps three digits."""
+
+
+Weigh = Callable[[Rows], Floats | None]
+"""From training rows to the weight of each class; None: all the same."""
+OnEpoch = Callable[[int, int, float], None]
+"""Called with the epoch, the number of epochs and the loss."""
+
+
+def unweighted(rows: Rows) -> None:
+    """All classes count the same."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,8 @@ class Plan:
     """Of the rows for validation, calibration and conformal prediction."""
     threads: int
     seed: int
+    cross_fit: bool = True
+    """Whether calibration may use all rows: by networks that did not learn from them."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +81,10 @@ class Goal:
         """As model files call it."""
         return "classification" if self.outputs else "regression"
 
-    def sample(self, encoding: TableEncoding, rows: Rows) -> Sample:
+    def sample(self, encoding: TableEncoding, rows: Rows, fold: NDArray[np.int64] | None = None) -> Sample:
         """Encoded rows with the weights that count in training."""
         y = rows.targets if self.outputs else (rows.targets - self.mean) / self.std
-        return Sample.of(encoding.encode(rows.columns), y, self.weights(rows))
+        return Sample.of(encoding.encode(rows.columns), y, self.weights(rows), fold)
 
     def weights(self, rows: Rows) -> Floats:
         """Weights of rows times those of their classes."""
@@ -95,27 +110,55 @@ def quantity_goal(rows: Rows) -> Goal:
     """The weighted mean and standard deviation of a quantity, as the unit to learn it in."""
     share = rows.weights / rows.weights.sum()
     mean = float(share @ rows.targets)
-    std = float(np.sqrt(share @ (rows.targets - mean) ** 2))
-    return Goal(0, mean=mean, std=std if std > 0 else 1.0)
+    varies = bool((rows.targets != rows.targets[0]).any())  # rounding makes the deviation of equal numbers more than 0
+    std = float(np.sqrt(share @ (rows.targets - mean) ** 2)) if varies else 0.0
+    if 0 < std < _FEW_DIGITS * abs(mean):
+        warnings.warn(
+            f"y hardly changes next to its size (mean {mean:g}, standard deviation {std:g}), and model files hold "
+            "float32: subtract its mean to keep its digits",
+            BayesbinnWarning,
+            stacklevel=2,
+        )
+    constant = 1e-6 * max(abs(mean), 1e-6)  # networks that did not learn to answer 0 do no harm
+    return Goal(0, mean=mean, std=std if varies else constant)
 
 
 def fit_rows(
     rows: Rows,
     plan: Plan,
     classes: int,
-    weight_of_class: Floats | None = None,
+    weigh: Weigh = unweighted,
     before: Fitted | None = None,
-    on_epoch: Callable[[int, int, float], None] = lambda epoch, epochs, loss: None,
+    on_epoch: OnEpoch = lambda epoch, epochs, loss: None,
 ) -> Fitted:
     """Fit networks; with `before`, a warm start, go on training those."""
     rng = np.random.default_rng(plan.seed)
-    parts = split(rows, plan.shares, rng, stratify=classes > 0)
+    cross = classes > 0 and before is None and _cross_fits(plan, rows)
+    parts = split(rows, {**plan.shares, "calibration": 0.0} if cross else plan.shares, rng, stratify=classes > 0)
+    return fit_parts(parts, plan, classes, weigh, before, on_epoch, rng if cross else None)
+
+
+def fit_parts(
+    parts: Parts,
+    plan: Plan,
+    classes: int,
+    weigh: Weigh = unweighted,
+    before: Fitted | None = None,
+    on_epoch: OnEpoch = lambda epoch, epochs, loss: None,
+    folds: np.random.Generator | None = None,
+) -> Fitted:
+    """The same for rows that are split already. Conformal rows decide the file's conformal section and nothing else.
+
+    With `folds`, which draws them, each network leaves out a fold of the training rows, and these calibrate.
+    """
+    weight_of_class = weigh(parts.training)
     goal = Goal(classes, weight_of_class) if classes else quantity_goal(parts.training)
-    encoding = learned_encoding(parts)
     if before is not None and before.goal.outputs == classes:
         encoding, goal = before.encoding, replace(before.goal, weight_of_class=weight_of_class)
-    training = goal.sample(encoding, parts.training)
-    choice = chosen_for(plan, len(parts.training), encoding.width)
+    else:
+        encoding = learned_encoding(parts)
+    training = goal.sample(encoding, *((parts.training,) if folds is None else _folded(parts.training, folds)))
+    choice = chosen_for(plan, len(training), encoding)
     trainer = started(plan, choice, encoding.width, goal, training, before)
     budget = Budget(choice.epochs, choice.batch_size, plan.patience)
     epochs = train(
@@ -129,13 +172,29 @@ def fit_rows(
     return Fitted(file, encoding, goal, choice, trainer, epochs)
 
 
-def learned_encoding(parts: Parts) -> TableEncoding:
-    """The encoding of the training rows, if the held-out rows fit it.
+def _cross_fits(plan: Plan, rows: Rows) -> bool:
+    """Whether a part of the rows would be too small to calibrate with, while all of them are enough."""
+    share = plan.shares["calibration"]
+    return plan.cross_fit and share > 0 and len(rows) >= FEWEST_ROWS and share * len(rows) < ROWS_TO_CALIBRATE
 
-    A column may hold numbers in all training rows and a word in one of the others. Then all rows say what it holds.
+
+def _folded(rows: Rows, rng: np.random.Generator) -> tuple[Rows, NDArray[np.int64]]:
+    """The rows fold by fold, and the fold of each: a split into four equal parts."""
+    quarter = dict.fromkeys(("validation", "calibration", "conformal"), 1 / FOLDS)
+    parts = split(rows, quarter, rng, stratify=True)
+    folds = (parts.training, parts.validation, parts.calibration, parts.conformal)
+    everything = reduce(concatenated, folds)
+    return everything, np.repeat(np.arange(FOLDS), [len(each) for each in folds])
+
+
+def learned_encoding(parts: Parts) -> TableEncoding:
+    """The encoding of the training rows, if those for validation and calibration fit it.
+
+    A column may hold numbers in all training rows and a word in one of the others. Then they say together what it
+    holds. Conformal rows have no say, so that they stay as strange to the model as a new row is.
     """
     encoding = learn_encoding(parts.training.columns, parts.training.weights)
-    held_out = [part for part in (parts.validation, parts.calibration, parts.conformal) if len(part)]
+    held_out = [part for part in (parts.validation, parts.calibration) if len(part)]
     try:
         for part in held_out:
             encoding.encode(part.columns)
@@ -147,9 +206,9 @@ def learned_encoding(parts: Parts) -> TableEncoding:
     return encoding
 
 
-def chosen_for(plan: Plan, rows: int, width: int) -> TableChoice:
+def chosen_for(plan: Plan, rows: int, encoding: TableEncoding) -> TableChoice:
     """What suits the data's size, where the user did not ask for anything else."""
-    chosen = choose_for_table(rows, width)
+    chosen = choose_for_table(rows, encoding.width, len(encoding.columns))
     asked = {name: getattr(plan, name) for name in ("hidden", "networks", "epochs", "batch_size")}
     return replace(chosen, **{name: value for name, value in asked.items() if value is not None})
 
@@ -162,9 +221,17 @@ def started(
     if before is not None and before.trainer.network.sizes == sizes and before.trainer.method == plan.method:
         return before.trainer
     steps = choice.epochs * -(-len(training) // choice.batch_size)
-    settings = {**method_settings(plan.method, steps), **(plan.settings or {})}
+    asked = plan.settings or {}
+    settings = {**table_settings(plan.method, len(training), steps, asked), **asked}
     return Trainer.new(
-        sizes, choice.networks, choice.copies, plan.method, settings, training.effective_size(), plan.seed
+        sizes,
+        choice.networks,
+        choice.copies,
+        plan.method,
+        settings,
+        training.effective_size(),
+        plan.seed,
+        0 if training.fold is None else FOLDS,
     )
 
 
@@ -173,10 +240,12 @@ def started(
 
 def finished(trainer: Trainer, training: Sample, parts: Parts, encoding: TableEncoding, goal: Goal) -> ModelFile:
     """The networks as a model file, calibrated, with scores for prediction sets and statistics of the codes."""
-    folded = trainer.folded(training)
-    held_out = goal.sample(encoding, parts.calibration) if len(parts.calibration) else None
-    outputs = None if held_out is None else trainer.outputs(held_out, folded)
-    numbers: dict[str, Any] = {"rows": float(parts.calibration.weights.sum())}
+    trainer.settle(training)
+    held_out, outputs = _for_calibration(trainer, training, parts, encoding, goal)
+    networks = trainer.network.first(trainer.kept)
+    affine = networks.affine()
+    rows = parts.calibration if training.fold is None else parts.training
+    numbers: dict[str, Any] = {"rows": 0.0 if held_out is None else float(rows.weights.sum())}
     scale, residual = 1.0, None
     if goal.outputs:
         fit = (
@@ -186,20 +255,31 @@ def finished(trainer: Trainer, training: Sample, parts: Parts, encoding: TableEn
         )
         scale = fit.scale
         numbers |= {"scale": scale, "shift": fit.shift}
-        folded[-1] = _with_shift(*folded[-1], fit.shift, trainer.network.networks)
+        affine[-1] = _with_shift(*affine[-1], fit.shift, trainer.kept)
     else:
-        residual = _residual(trainer, training, folded, held_out, outputs) * goal.std
-        last, shift = folded[-1]
-        folded[-1] = last * goal.std, shift * goal.std + goal.mean
-    file = trainer.network.packed(folded, goal.task)
+        residual = _residual(trainer, training, held_out, outputs) * goal.std
+        last, shift = affine[-1]
+        affine[-1] = last * goal.std, shift * goal.std + goal.mean
+    file = file_of(networks, affine, goal.task)
     graph = replace(file.graph, logit_scale=float(scale))
     file = ModelFile(graph, file.tensors, residual=residual, encoding=encoding)
     file.sections["calibration"] = Section(CALIBRATION_RULE if goal.outputs else "residual", numbers)
-    conformal = encoding.encode(parts.conformal.columns) if len(parts.conformal) else training.x.numpy()[:0]
-    file.sections["conformal"] = conformal_section(file, conformal, parts.conformal)
+    file.sections["conformal"] = conformal_section(file, encoding, parts.conformal)
     weights = training.weights.numpy().astype(np.float64)
-    file.sections["unfamiliarity"] = unfamiliarity.learn(training.x.numpy(), weights, conformal)
+    file.sections["unfamiliarity"] = unfamiliarity.learn(training.x.numpy(), weights)
     return file
+
+
+def _for_calibration(
+    trainer: Trainer, training: Sample, parts: Parts, encoding: TableEncoding, goal: Goal
+) -> tuple[Sample | None, Tensor | None]:
+    """Rows, and outputs of networks that did not learn from them; None if there are none."""
+    if training.fold is not None:
+        return training, trainer.outputs_for_new_rows(training)
+    if not len(parts.calibration):
+        return None, None
+    held_out = goal.sample(encoding, parts.calibration)
+    return held_out, trainer.outputs(held_out)
 
 
 def _targets(sample: Sample | None) -> Tensor:
@@ -220,42 +300,15 @@ def _with_shift(scale: Tensor, shift: Tensor, added: tuple[float, ...], networks
 def _residual(
     trainer: Trainer,
     training: Sample,
-    folded: list[tuple[Tensor, Tensor]],
     held_out: Sample | None,
     outputs: Tensor | None,
 ) -> float:
     """The standard deviation of what the networks' mean leaves unexplained, on held-out rows where there are any."""
     sample = training if held_out is None else held_out
-    found = trainer.outputs(training, folded) if outputs is None else outputs
+    found = trainer.outputs(training) if outputs is None else outputs
     errors = (found.mean(dim=0).squeeze(1) - sample.y).double()
     spread = found.squeeze(2).double().var(dim=0, correction=1) if len(found) > 1 else torch.zeros_like(errors)
     weights = sample.weights.double() / float(sample.weights.sum())
     # What the networks' disagreement explains already is not counted twice.
     rest = float(weights @ (errors.square() - spread))
     return float(np.sqrt(max(rest, 1e-6 * float(weights @ errors.square()), 1e-12)))
-
-
-def conformal_section(file: ModelFile, codes: NDArray[np.float32], rows: Rows) -> Section:
-    """Ascending scores of rows that served nothing else, and how often each counts."""
-    scores, counts = np.zeros(0), np.zeros(0)
-    if len(rows):
-        model = Model(file, threads=1)
-        if file.graph.task == "classification":
-            scores = class_scores(model.predict_proba(codes))[np.arange(len(rows)), rows.targets]
-        else:
-            mean, std = mean_and_std(model, codes)
-            scores = np.abs(rows.targets - mean) / std
-        counts = rows.weights * (rows.weights.sum() / (rows.weights**2).sum())
-        if bool((rows.weights == np.rint(rows.weights)).all()):
-            counts = rows.weights  # whole numbers say how often a row was there
-        order = np.argsort(scores, kind="stable")
-        scores, counts = scores[order], counts[order]
-    tensors = {"scores": scores.astype(np.float32), "counts": counts.astype(np.float32)}
-    return Section(CONFORMAL_RULE, {}, tensors)
-
-
-def mean_and_std(model: Model, codes: NDArray[np.float32]) -> tuple[Floats, Floats]:
-    """Of a quantity: the networks' mean, and the deviation of their answers and of what they leave unexplained."""
-    found = model.regression(codes)
-    mean, spread = found.mean[:, 0].astype(np.float64), found.std[:, 0].astype(np.float64)
-    return mean, np.sqrt(spread**2 + (model.residual or 0.0) ** 2)

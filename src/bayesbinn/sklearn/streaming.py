@@ -6,20 +6,34 @@ memory, whose rows stand for all that were seen: their weights say for how many.
 has to keep what was learned: the posterior of yesterday is the prior of today (`BinaryOptimizer.consolidate`).
 
 The first rows say little about the ranges and categories to come. So the encoding is learned again, and new networks
-are trained on the memory, whenever the number of rows has doubled and when a class appears for the first time.
+are trained on the memory, whenever the number of rows has doubled, when a class appears for the first time and when a
+column holds what it never held, such as a word among numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
+from bayesbinn.modelfile.encoder import InvalidCell
+from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.sklearn.canonical import Floats, Parts, Rows, concatenated, split
-from bayesbinn.sklearn.fitting import Fitted, Goal, Plan, chosen_for, finished, learned_encoding, quantity_goal, started
+from bayesbinn.sklearn.fitting import (
+    Fitted,
+    Goal,
+    OnEpoch,
+    Plan,
+    Weigh,
+    chosen_for,
+    finished,
+    learned_encoding,
+    quantity_goal,
+    started,
+)
 from bayesbinn.sklearn.training import Budget, train
 
 SHARES = {"training": 0.8, "calibration": 0.1, "conformal": 0.1}
@@ -77,18 +91,28 @@ class Stream:
         memory = {name: Reservoir(int(share * buffer)) for name, share in SHARES.items()}
         return Stream(memory, np.random.default_rng(seed))
 
+    def copy(self) -> Stream:
+        """The same memory, to be changed apart: rows are never changed in place."""
+        memory = {name: replace(each) for name, each in self.memory.items()}
+        return replace(self, memory=memory, rng=deepcopy(self.rng), classes_seen=set(self.classes_seen))
+
 
 def learn_batch(
     stream: Stream,
     rows: Rows,
     plan: Plan,
     classes: int,
-    weight_of_class: Floats | None,
-    on_epoch: Callable[[int, int, float], None] = lambda epoch, epochs, loss: None,
+    weigh: Weigh,
+    on_epoch: OnEpoch = lambda epoch, epochs, loss: None,
 ) -> Fitted:
     """Learn from a batch of rows in canonical form, and remember some of them."""
-    parts = split(rows, plan.shares, stream.rng, stratify=classes > 0)
+    shares = {**plan.shares, "validation": 0.0}  # nothing here stops early
+    parts = split(rows, shares, stream.rng, stratify=classes > 0)
     past = stream.memory["training"].standing_for_all()
+    can_start_anew = stream.fitted is None or (past is not None and math.isfinite(stream.learned_at))
+    odd = None if stream.fitted is None else _first_odd_cell(stream.fitted.encoding, parts)
+    if odd is not None and not can_start_anew:
+        raise odd  # before anything is remembered
     training = parts.training if past is None else concatenated(past, parts.training)
     for name in SHARES:
         stream.memory[name].add(getattr(parts, name), stream.rng)
@@ -98,16 +122,24 @@ def learn_batch(
     held_out = {name: stream.memory[name].rows or getattr(parts, name) for name in ("calibration", "conformal")}
     everything = Parts(training, parts.validation, **held_out)
     known = stream.memory["training"].seen
-    has_memory = past is not None or stream.fitted is None
-    anew = has_memory and math.isfinite(stream.learned_at) and (known >= 2 * stream.learned_at or bool(appeared))
-    if stream.fitted is None or anew:
+    outdated = known >= 2 * stream.learned_at or bool(appeared) or odd is not None
+    if stream.fitted is None or (can_start_anew and outdated):
         stream.learned_at = known
-        stream.fitted = _anew(everything, plan, classes, weight_of_class, on_epoch)
+        stream.fitted = _anew(everything, plan, classes, weigh(training), on_epoch)
     else:
-        stream.fitted = _further(stream.fitted, everything, plan, weight_of_class, on_epoch)
+        stream.fitted = _further(stream.fitted, everything, plan, weigh(training), on_epoch)
     if not stream.memory["training"].capacity:
         _consolidate(stream.fitted)
     return stream.fitted
+
+
+def _first_odd_cell(encoding: TableEncoding, parts: Parts) -> InvalidCell | None:
+    """The first cell of rows to learn from that is not what its column held so far."""
+    odd: list[InvalidCell] = []
+    for part in (parts.training, parts.calibration):
+        if len(part):
+            encoding.encode(part.columns, odd)
+    return odd[0] if odd else None
 
 
 def _anew(
@@ -115,13 +147,13 @@ def _anew(
     plan: Plan,
     classes: int,
     weight_of_class: Floats | None,
-    on_epoch: Callable[[int, int, float], None],
+    on_epoch: OnEpoch,
 ) -> Fitted:
     """New networks with a new encoding."""
     goal = Goal(classes, weight_of_class) if classes else quantity_goal(parts.training)
     encoding = learned_encoding(parts)
     sample = goal.sample(encoding, parts.training)
-    choice = chosen_for(plan, len(sample), encoding.width)
+    choice = chosen_for(plan, len(sample), encoding)
     trainer = started(plan, choice, encoding.width, goal, sample, None)
     nothing = sample.rows(torch.arange(0))
     budget = Budget(choice.epochs, choice.batch_size)
@@ -135,7 +167,7 @@ def _further(
     parts: Parts,
     plan: Plan,
     weight_of_class: Floats | None,
-    on_epoch: Callable[[int, int, float], None],
+    on_epoch: OnEpoch,
 ) -> Fitted:
     """The same networks, trained on."""
     goal = replace(fitted.goal, weight_of_class=weight_of_class)

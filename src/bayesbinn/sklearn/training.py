@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from bayesbinn.binary import split_parameters
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.methods.registry import get_method
-from bayesbinn.sklearn.network import SideBySide
+from bayesbinn.models.side_by_side import SideBySide, each_alone
 from bayesbinn.train.schedules import cosine
 
 REAL_RATE = 1e-2
@@ -24,6 +25,8 @@ REAL_RATE = 1e-2
 MAX_STATISTICS_ROWS = 10_000
 """Rows that the final statistics of BatchNorm are taken from."""
 ROWS_AT_ONCE = 4096
+FOLDS = 4
+"""Of rows, where networks are trained that leave one out each."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +38,29 @@ class Sample:
     weights: Tensor
     equal: bool
     """Whether all weights are the same."""
+    fold: Tensor | None = None
+    """The fold of each row, for networks that learn from all other folds; None: there are no such networks."""
 
     @staticmethod
-    def of(x: NDArray[np.float32], y: NDArray[Any], weights: NDArray[np.float64]) -> Sample:
+    def of(
+        x: NDArray[np.float32],
+        y: NDArray[Any],
+        weights: NDArray[np.float64],
+        fold: NDArray[np.int64] | None = None,
+    ) -> Sample:
         targets = torch.from_numpy(y.astype(np.int64 if y.dtype.kind in "iu" else np.float32))
         equal = not len(weights) or bool((weights == weights[0]).all())
         share = weights / weights.mean() if len(weights) else weights
-        return Sample(torch.from_numpy(x), targets, torch.from_numpy(share.astype(np.float32)), equal)
+        folds = None if fold is None else torch.from_numpy(fold)
+        return Sample(torch.from_numpy(x), targets, torch.from_numpy(share.astype(np.float32)), equal, folds)
 
     def __len__(self) -> int:
         return len(self.y)
 
     def rows(self, index: Tensor) -> Sample:
         """Some of the rows; weights keep their scale, so that a batch of light rows counts little."""
-        return Sample(self.x[index], self.y[index], self.weights[index], self.equal)
+        fold = None if self.fold is None else self.fold[index]
+        return Sample(self.x[index], self.y[index], self.weights[index], self.equal, fold)
 
     def effective_size(self) -> float:
         """Kish's (Σw)²/Σw²: how many rows of equal weight these are worth, whatever the weights' unit."""
@@ -57,9 +69,14 @@ class Sample:
 
 @dataclass
 class Trainer:
-    """Networks, what trains them, and how far they are."""
+    """Networks, what trains them, and how far they are.
+
+    After the `kept` networks, which predict, there may be one for each fold of the rows: it does not learn from its
+    fold, so that its outputs there are those for new rows, and calibration needs no rows of its own.
+    """
 
     network: SideBySide
+    kept: int
     method: str
     optimizer: BinaryOptimizer
     real: torch.optim.Optimizer
@@ -75,15 +92,17 @@ class Trainer:
         settings: dict[str, Any],
         size: float,
         seed: int,
+        folds: int = 0,
     ) -> Trainer:
         """Networks at their start; `size` is N, the number of training rows."""
-        generator = torch.Generator().manual_seed(seed % (1 << 62))
-        network = SideBySide(sizes, networks, copies, generator, convolve=method == "lrnet")
-        named = [(f"layer{layer}", weight) for layer, weight in enumerate(network.weights)]
+        with torch.random.fork_rng([]):
+            torch.manual_seed(seed)
+            network = SideBySide(sizes, networks + folds, copies)
+        binary, real_ones = split_parameters(network)
         chosen = get_method(method)
-        optimizer = chosen.create(named, train_set_size=max(1.0, size), seed=seed, **settings)  # type: ignore[arg-type]
-        real = torch.optim.Adam(network.real_parameters(), lr=REAL_RATE, fused=True)
-        return Trainer(network, method, optimizer, real, np.random.default_rng(seed))
+        optimizer = chosen.create(binary, train_set_size=max(1.0, size), seed=seed, **settings)  # type: ignore[arg-type]
+        real = torch.optim.Adam([parameter for _, parameter in real_ones], lr=REAL_RATE, fused=True)
+        return Trainer(network, networks, method, optimizer, real, np.random.default_rng(seed))
 
     def epoch(self, sample: Sample, batch_size: int, rate: float) -> float:
         """Every row once, at `rate` times the initial rates; returns the mean loss."""
@@ -100,36 +119,47 @@ class Trainer:
     def step(self, batch: Sample) -> float:
         """One step on a batch."""
         share = None if batch.equal and len(batch) > 1 else batch.weights / batch.weights.sum()
-        x = batch.x.t()
         self.real.zero_grad()
         with self.optimizer.sampled_params(train=True):
-            loss = self._loss(self.network(x, share), batch)
+            loss = self._loss(self.network(batch.x, share), batch)
             loss.backward()
         self.optimizer.step()
         self.real.step()
-        return float(loss.detach()) / self.network.networks
+        folds = self.network.networks - self.kept
+        learning = self.network.networks if batch.fold is None else self.kept + folds - 1
+        return float(loss.detach()) / learning
 
     def _loss(self, outputs: Tensor, batch: Sample) -> Tensor:
         """The mean over rows, summed over networks: each is trained as if it were alone."""
         each = losses(outputs, batch.y)
-        return (each.sum() if batch.equal else (each * batch.weights).sum()) / len(batch)
+        if batch.fold is not None:
+            places = torch.arange(-self.kept, self.network.networks - self.kept)
+            each = each * (batch.fold.unsqueeze(1) != places)
+        return (each.sum() if batch.equal else (each * batch.weights.unsqueeze(1)).sum()) / len(batch)
 
-    def folded(self, sample: Sample) -> list[tuple[Tensor, Tensor]]:
-        """BatchNorm with the statistics of the training rows, or of some of them, for the weights that predict."""
+    def settle(self, sample: Sample) -> None:
+        """Give BatchNorm the statistics of the training rows, or of some of them, for the weights that predict."""
         if len(sample) > MAX_STATISTICS_ROWS:
             step = len(sample) / MAX_STATISTICS_ROWS
             sample = sample.rows((torch.arange(MAX_STATISTICS_ROWS) * step).long())
-        return self.network.folded(sample.x.t(), sample.weights / sample.weights.sum())
+        self.network.settle(sample.x, sample.weights / sample.weights.sum())
 
-    def outputs(self, sample: Sample, folded: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """[networks, rows, outputs]."""
-        strips = [self.network.outputs(x.t(), folded) for x in sample.x.split(ROWS_AT_ONCE)]
-        return torch.cat(strips, dim=1)
+    def outputs(self, sample: Sample) -> Tensor:
+        """[networks, rows, outputs] of those that predict; `settle` first."""
+        return self._all_outputs(sample)[: self.kept]
+
+    def outputs_for_new_rows(self, sample: Sample) -> Tensor:
+        """[1, rows, outputs]: of every row by the network that did not learn from its fold; `settle` first."""
+        assert sample.fold is not None
+        return self._all_outputs(sample)[self.kept + sample.fold, torch.arange(len(sample))].unsqueeze(0)
+
+    def _all_outputs(self, sample: Sample) -> Tensor:
+        return torch.cat([self.network.outputs(x) for x in sample.x.split(ROWS_AT_ONCE)], dim=1)
 
     def held_out_loss(self, training: Sample, held_out: Sample) -> float:
         """The mean loss on rows that are not trained on, by the networks as they would predict now."""
-        outputs = self.outputs(held_out, self.folded(training)).transpose(1, 2)
-        each = losses(outputs, held_out.y).mean(dim=0)
+        self.settle(training)
+        each = losses(self.outputs(held_out).transpose(0, 1), held_out.y).mean(dim=1)
         return float((each * held_out.weights).sum() / held_out.weights.sum())
 
     def snapshot(self) -> list[Tensor]:
@@ -144,11 +174,13 @@ class Trainer:
 
 
 def losses(outputs: Tensor, y: Tensor) -> Tensor:
-    """[networks, rows] for outputs [networks, outputs, rows]: cross-entropy of classes, half the squared error else."""
-    targets = y.expand(len(outputs), -1)
+    """[rows, networks] for outputs [rows, networks, outputs]: cross-entropy of classes, the squared error else."""
+    predicted, targets = each_alone(outputs, y)
     if y.is_floating_point():
-        return 0.5 * (outputs.squeeze(1) - targets).square()
-    return F.cross_entropy(outputs, targets, reduction="none")
+        each = (predicted.squeeze(1) - targets).square()
+    else:
+        each = F.cross_entropy(predicted, targets, reduction="none")
+    return each.view(outputs.shape[:2])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torch.nn.modules.conv import _ConvNd
 from bayesbinn import ranks
 from bayesbinn.errors import InvalidInput, StuckTraining
 from bayesbinn.methods.contract import BinaryOptimizer
+from bayesbinn.models.side_by_side import each_alone, is_side_by_side, together
 from bayesbinn.train.schedules import cosine as cosine
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -46,6 +47,8 @@ class Totals:
 def correct_predictions(output: Tensor, targets: Tensor) -> int:
     """How many classes are correct; 0 for regression. A single logit decides between two classes."""
     output = output.detach()
+    if output.dim() == 3:
+        output = together(output)
     if output.dim() == 2 and output.shape[1] > 1 and not targets.is_floating_point():
         return int((output.argmax(1) == targets).sum())
     if output.numel() == targets.numel() and not targets.is_floating_point():
@@ -73,6 +76,7 @@ def train_batches(
     batch, only rank 0 counts it.
     """
     model.train()
+    side_by_side = is_side_by_side(model)
     device = next(model.parameters()).device
     for (x, y), size in zip(batches, repeat(None) if sizes is None else sizes, strict=False):
         x, y = x.to(device), y.to(device)
@@ -83,8 +87,10 @@ def train_batches(
         for _ in range(mc_samples):
             with optimizer.sampled_params(train=True):
                 output = model(x)
-                value = loss(output, y)
-                (value if weight is None else value * weight).backward()
+                value = loss(*each_alone(output, y)) if side_by_side else loss(output, y)
+                # Each network learns from its own loss, of which `value` is the mean.
+                whole = value * output.shape[1] if side_by_side else value
+                (whole if weight is None else whole * weight).backward()
         optimizer.step()
         if real_optimizer is not None:
             _average_gradients(real_optimizer, mc_samples)

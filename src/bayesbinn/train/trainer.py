@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,12 @@ class Recipe:
     classification: bool = True
     shift: int = 0
     """Shift training images at random by up to this many pixels."""
+    distort: float = 0.0
+    """Distort training images at random, this strongly."""
+
+
+Watcher = Callable[[RunFolder, int], AbstractContextManager[Callable[[Progress], None]]]
+"""Opened around the epochs of a session, given the folder and the first epoch; yields what receives the progress."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class Trainer(Resumable):
 
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
+    watchers: tuple[Watcher, ...] = ()
+    """Who else follows the progress, such as trackers; opened by the process that writes to the folder."""
 
     def __init__(
         self,
@@ -124,11 +132,26 @@ class Trainer(Resumable):
         last = min(self.total_epochs, (stop_after or self.total_epochs) * self._epochs_per_stop())
         with self._writing() as folder:
             if self.epochs_done < last:
-                with self._watched(folder, on_progress) as watch:
+                with self._followed(folder, on_progress) as followed, self._watched(folder, followed) as watch:
                     session = _Session(folder, last, checkpoint_seconds, watch, should_stop)
                     while self.epochs_done < last:
                         self._run_epoch(session)
             self._finish(folder)
+
+    @contextmanager
+    def _followed(
+        self, folder: RunFolder | None, on_progress: Callable[[Progress], None]
+    ) -> Iterator[Callable[[Progress], None]]:
+        with ExitStack() as opened:
+            watchers = self.watchers if folder is not None and folder.writes else ()
+            heard = [opened.enter_context(watcher(folder, self.epochs_done + 1)) for watcher in watchers if folder]
+            heard.append(on_progress)
+
+            def tell(progress: Progress) -> None:
+                for hear in heard:
+                    hear(progress)
+
+            yield tell
 
     # ---- one epoch ---------------------------------------------------------------------------
 
@@ -164,6 +187,7 @@ class Trainer(Resumable):
             drop_single=True,
             shard=(ranks.rank(), ranks.world()),
             shift=recipe.shift,
+            distort=recipe.distort,
         )
         count = self.totals.batches + len(batches)
 

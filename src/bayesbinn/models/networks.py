@@ -10,22 +10,17 @@ tables: ReLU, max-pooling, BatchNorm. BatchNorm has no gain or bias, and the lay
 `table_mlp` and `output_affine` are not in the paper: they are for other data, whose classes may not be equally
 frequent. A BatchNorm without a shift gives every class the same mean logit, so a network that ends in one cannot
 express that a class is rare.
-
-The decorator of each network states which data it fits and which experiment settings it takes, so that a new network
-touches no other file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal
 
 from torch import Tensor, nn
 
-from bayesbinn.errors import InvalidInput, nearest
+from bayesbinn.errors import InvalidInput
+from bayesbinn.models.registry import any_shape, images, images_of, network, two_classes
 
 Order = Literal["authors", "paper"]
 
@@ -38,109 +33,6 @@ _TABLE = (0.1, 1e-5)
 Parts = tuple[str, ...]
 _ORDERS: dict[str, Parts] = {"authors": ("pool", "norm", "relu"), "paper": ("relu", "pool", "norm")}
 _LRNET_ORDERS: dict[str, Parts] = {"authors": ("norm", "relu", "pool"), "paper": _ORDERS["paper"]}
-
-
-# ---- how a network fits data and loss --------------------------------------------------------------
-
-
-class Data(Protocol):
-    """What a network is fitted to: a data set, or a run's record of one."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def input_shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def num_classes(self) -> int: ...
-
-    @property
-    def task(self) -> str: ...
-
-
-Fit = Callable[[str, Data], dict[str, Any]]
-"""From a network's name and the data to the arguments that depend on the data; rejects data that do not fit."""
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network that experiments can name."""
-
-    make: Callable[..., nn.Sequential]
-    fits: str
-    """The data it fits, in words."""
-    fit: Fit
-    settings: tuple[str, ...]
-    """The keys of an experiment's `model` section that `make` takes."""
-    single: bool
-    """Whether it has a single output: one logit for two classes."""
-
-
-REGISTRY: dict[str, Network] = {}
-_Maker = TypeVar("_Maker", bound=Callable[..., nn.Sequential])
-
-
-def network(fits: str, fit: Fit, *settings: str, single: bool = False) -> Callable[[_Maker], _Maker]:
-    """Register the function below as a network that experiments can name."""
-
-    def register(make: _Maker) -> _Maker:
-        REGISTRY[make.__name__] = Network(make, fits, fit, settings, single)
-        return make
-
-    return register
-
-
-def named(name: str) -> Network:
-    """A network of the registry."""
-    if name not in REGISTRY:
-        hint = nearest(name, REGISTRY)
-        raise InvalidInput(f"there is no network {name!r}.{hint} Name your own as package.module:function")
-    return REGISTRY[name]
-
-
-def fitted(name: str, settings: Any, data: Data) -> nn.Sequential:
-    """A network by name, with these settings (it ignores those it does not take), fitted to the data."""
-    found = named(name)
-    chosen = {setting: getattr(settings, setting) for setting in found.settings}
-    return found.make(**found.fit(name, data), **chosen)
-
-
-def loss_for(name: str, task: str) -> str:
-    """The loss that suits the task and the network's output."""
-    if task == "regression":
-        return "mse"
-    return "binary_cross_entropy" if named(name).single else "cross_entropy"
-
-
-def _outputs(data: Data) -> int:
-    return max(data.num_classes, 1)
-
-
-def _any_shape(name: str, data: Data) -> dict[str, Any]:
-    return {"classes": _outputs(data), "inputs": prod(data.input_shape)}
-
-
-def _two_classes(name: str, data: Data) -> dict[str, Any]:
-    if data.num_classes > 2:
-        raise InvalidInput(f"{data.name}: {data.num_classes} classes; {name} has one output, for 2 classes")
-    return {"inputs": prod(data.input_shape)}
-
-
-def _images(name: str, data: Data) -> dict[str, Any]:
-    size = data.input_shape
-    if len(size) != 3:
-        raise InvalidInput(f"{data.name}: {name} needs images (channels, height, width), these examples are {size}")
-    return {"classes": _outputs(data), "channels": size[0], "image_size": size[1:]}
-
-
-def _images_of(*wanted: int) -> Fit:
-    def fit(name: str, data: Data) -> dict[str, Any]:
-        if data.input_shape != wanted:
-            raise InvalidInput(f"{data.name}: {name} takes images of {wanted}, these examples are {data.input_shape}")
-        return {"classes": _outputs(data)}
-
-    return fit
 
 
 # ---- the networks ----------------------------------------------------------------------------------
@@ -160,7 +52,7 @@ class Scaled(nn.Module):
         return f"{self.factor:.4g}"
 
 
-@network("tables and arrays of any shape; classes or one quantity", _any_shape, "hidden", "layers", "width")
+@network("tables and arrays of any shape; classes or one quantity", any_shape, "hidden", "layers", "width")
 def table_mlp(classes: int, *, inputs: int, hidden: int = 128, layers: int = 2, width: float = 1.0) -> nn.Sequential:
     """For tables: [Linear, BatchNorm, ReLU] × `layers` with binary weights, and no dropout.
 
@@ -172,7 +64,7 @@ def table_mlp(classes: int, *, inputs: int, hidden: int = 128, layers: int = 2, 
     >>> sum(p.numel() for p in binary)
     18432
     """
-    sizes = [inputs, *[_scaled(hidden, width)] * layers]
+    sizes = [inputs, *[scaled(hidden, width)] * layers]
     modules: list[nn.Module] = [nn.Flatten()]
     for fan_in, fan_out in pairwise(sizes):
         norm = _batchnorm(nn.BatchNorm1d, fan_out, _TABLE, affine=True)
@@ -180,7 +72,7 @@ def table_mlp(classes: int, *, inputs: int, hidden: int = 128, layers: int = 2, 
     return nn.Sequential(*modules, *_output(sizes[-1], classes, _TABLE, affine=True))
 
 
-@network("arrays of any shape, flattened; classes or one quantity", _any_shape, "order", "width", "affine")
+@network("arrays of any shape, flattened; classes or one quantity", any_shape, "order", "width", "affine")
 def mnist_mlp(
     classes: int = 10, *, inputs: int = 784, order: Order = "authors", width: float = 1.0, affine: bool = False
 ) -> nn.Sequential:
@@ -192,14 +84,14 @@ def mnist_mlp(
     10014720
     """
     layers: list[nn.Module] = [nn.Flatten()]
-    for fan_in, fan_out in pairwise([inputs, *[_scaled(2048, width)] * 3]):
+    for fan_in, fan_out in pairwise([inputs, *[scaled(2048, width)] * 3]):
         layers += [nn.Dropout(0.2), *_hidden(fan_in, fan_out, _MLP, _chosen(_ORDERS, order), affine)]
-    return nn.Sequential(*layers, nn.Dropout(0.2), *_output(_scaled(2048, width), classes, _MLP, affine))
+    return nn.Sequential(*layers, nn.Dropout(0.2), *_output(scaled(2048, width), classes, _MLP, affine))
 
 
 @network(
     "arrays of any shape, flattened, in streams of tasks; classes or one quantity",
-    _any_shape,
+    any_shape,
     "order",
     "width",
     "batchnorm",
@@ -216,7 +108,7 @@ def continual_mlp(
     89400
     """
     layers: list[nn.Module] = [nn.Flatten()]
-    sizes = [inputs, *[_scaled(100, width)] * 2]
+    sizes = [inputs, *[scaled(100, width)] * 2]
     if not batchnorm:
         for fan_in, fan_out in pairwise(sizes):
             layers += [nn.Linear(fan_in, fan_out, bias=False), Scaled(fan_in**-0.5), nn.ReLU()]
@@ -227,7 +119,7 @@ def continual_mlp(
 
 
 @network(
-    "images (channels, height, width) of any size; classes or one quantity", _images, "order", "width", "output_affine"
+    "images (channels, height, width) of any size; classes or one quantity", images, "order", "width", "output_affine"
 )
 def vgg(
     classes: int = 10,
@@ -248,12 +140,12 @@ def vgg(
     """
     plan = [128, -128, 256, -256, 512, -512]
     layers, features = _convolutions(plan, channels, image_size, 3, _CONVOLUTION, _chosen(_ORDERS, order), width)
-    for fan_in, fan_out in pairwise([features, *[_scaled(1024, width)] * 2]):
+    for fan_in, fan_out in pairwise([features, *[scaled(1024, width)] * 2]):
         layers += _hidden(fan_in, fan_out, _AFTER_CONVOLUTIONS, _chosen(_ORDERS, order))
-    return nn.Sequential(*layers, *_output(_scaled(1024, width), classes, _AFTER_CONVOLUTIONS, output_affine))
+    return nn.Sequential(*layers, *_output(scaled(1024, width), classes, _AFTER_CONVOLUTIONS, output_affine))
 
 
-@network("images of 1×28×28 pixels; classes or one quantity", _images_of(1, 28, 28), "order", "width")
+@network("images of 1×28×28 pixels; classes or one quantity", images_of(1, 28, 28), "order", "width")
 def lrnet_mnist(classes: int = 10, *, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
     """The network of the LR-net comparison on MNIST, 32C5-MP2-64C5-MP2-512FC-10: 1,662,752 weights.
 
@@ -265,11 +157,11 @@ def lrnet_mnist(classes: int = 10, *, order: Order = "authors", width: float = 1
     1662752
     """
     layers, features = _convolutions([-32, -64], 1, 28, 5, _MLP, _chosen(_LRNET_ORDERS, order), width)
-    layers += _hidden(features, _scaled(512, width), _MLP, _chosen(_LRNET_ORDERS, order))
-    return nn.Sequential(*layers, *_output(_scaled(512, width), classes, _MLP))
+    layers += _hidden(features, scaled(512, width), _MLP, _chosen(_LRNET_ORDERS, order))
+    return nn.Sequential(*layers, *_output(scaled(512, width), classes, _MLP))
 
 
-@network("images of 3×32×32 pixels; classes or one quantity", _images_of(3, 32, 32), "order", "width")
+@network("images of 3×32×32 pixels; classes or one quantity", images_of(3, 32, 32), "order", "width")
 def lrnet_cifar10(classes: int = 10, *, order: Order = "authors", width: float = 1.0) -> nn.Sequential:
     """The network of the LR-net comparison on CIFAR-10, 2×128C3-MP2-2×256C3-MP2-2×512C3-MP2-1024FC-10.
 
@@ -280,13 +172,13 @@ def lrnet_cifar10(classes: int = 10, *, order: Order = "authors", width: float =
     """
     plan = [128, -128, 256, -256, 512, -512]
     layers, features = _convolutions(plan, 3, 32, 3, _CONVOLUTION, _chosen(_LRNET_ORDERS, order), width)
-    layers += _hidden(features, _scaled(1024, width), _AFTER_CONVOLUTIONS, _chosen(_LRNET_ORDERS, order))
-    return nn.Sequential(*layers, *_output(_scaled(1024, width), classes, _AFTER_CONVOLUTIONS))
+    layers += _hidden(features, scaled(1024, width), _AFTER_CONVOLUTIONS, _chosen(_LRNET_ORDERS, order))
+    return nn.Sequential(*layers, *_output(scaled(1024, width), classes, _AFTER_CONVOLUTIONS))
 
 
 @network(
     "tables and arrays of any shape; two classes or one quantity",
-    _two_classes,
+    two_classes,
     "output_batchnorm",
     "width",
     single=True,
@@ -299,19 +191,16 @@ def synthetic_mlp(inputs: int, *, output_batchnorm: bool = False, width: float =
     >>> sum(p.numel() for p in synthetic_mlp(2).parameters())
     4417
     """
-    hidden = _scaled(64, width)
+    hidden = scaled(64, width)
     layers = [nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1)]
     return nn.Sequential(*layers, *([_batchnorm(nn.BatchNorm1d, 1, _MLP)] if output_batchnorm else []))
-
-
-NETWORKS = {name: each.fits for name, each in REGISTRY.items()}
-"""The networks that experiments can name, and the data they fit."""
 
 
 # ---- building blocks -------------------------------------------------------------------------------
 
 
-def _scaled(size: int, width: float) -> int:
+def scaled(size: int, width: float) -> int:
+    """A number of units or channels times `width`, at least 1."""
     if not width > 0:
         raise InvalidInput(f"width={width}: it must be above 0; 1 is the paper's network")
     return max(1, round(size * width))
@@ -357,7 +246,7 @@ def _convolutions(
     height, breadth = (image_size, image_size) if isinstance(image_size, int) else image_size
     layers: list[nn.Module] = []
     for entry in plan:
-        out = _scaled(abs(entry), width)
+        out = scaled(abs(entry), width)
         parts: dict[str, nn.Module] = {"norm": _batchnorm(nn.BatchNorm2d, out, norm), "relu": nn.ReLU()}
         if entry < 0:
             steps = min(2, height), min(2, breadth)
