@@ -9,7 +9,8 @@ PIP := $(BIN)/pip --disable-pip-version-check -q
 JOBS ?= 2
 SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(shell find csrc -type f)
 
-.PHONY: help demo test check test-slow coverage docs wheel package format bench bench-inference evidence sanitize fuzz storm clean
+.PHONY: help demo test check test-slow coverage docs gallery wheel package format web wasm bench bench-inference \
+        bench-browser evidence sanitize fuzz storm clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,7 +20,9 @@ help:
 	@echo "  make storm    kill, interrupt, starve and damage everything in large numbers (half an hour, low priority)"
 	@echo "  make coverage show which lines and branches the tests reach"
 	@echo "  make docs     build the documentation into site/"
+	@echo "  make gallery  train and write the pages of docs/gallery/"
 	@echo "  make wheel    build the sdist and a wheel from it into dist/; make package also installs and tries both"
+	@echo "  make web      build the runtime for browsers and Node: make wasm compiles csrc/, then web/src/ is bundled"
 	@echo "  make format   let ruff fix and format the code"
 
 $(BIN)/python:
@@ -30,9 +33,10 @@ $(VENV)/.train: $(BIN)/python $(SOURCES)
 	$(PIP) install -c constraints.txt -e '.[train]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.train
+# Holds everything that .train does; one installation compiles the kernels once.
+$(VENV)/.test: $(BIN)/python $(SOURCES)
 	$(PIP) install -c constraints.txt -e '.[test]'
-	@touch $@
+	@touch $(VENV)/.train $@
 
 demo: $(VENV)/.train
 	$(BIN)/bayesbinn demo
@@ -58,6 +62,10 @@ docs: $(VENV)/.test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "site/index.html"
 
+# Trains the ten digit networks unless they are in GALLERY (half an hour on two cores), and writes docs/gallery/.
+gallery: $(VENV)/.test
+	$(BIN)/python docs/gallery/build.py $(if $(GALLERY),--runs $(GALLERY))
+
 # The wheel is built from the sdist, which shows that the sdist is complete.
 wheel: $(BIN)/python
 	$(PIP) install -c constraints.txt build
@@ -69,16 +77,32 @@ wheel: $(BIN)/python
 package: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'slow or not slow' tests/test_installation.py
 
+# The two files of src/bayesbinn/web. The same sources give the same bytes, so both are committed; tests compare them.
+wasm: $(VENV)/.test
+	PYTHON=$(abspath $(BIN)/python) csrc/wasm/build.sh src/bayesbinn/web/bayesbinn.wasm
+	csrc/wasm/build.sh --sources > src/bayesbinn/web/bayesbinn.wasm.sources
+
+web: wasm
+	npm install --prefix web --silent
+	npm run --prefix web --silent check
+	npm run --prefix web --silent build
+
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py --out results/benchmarks
 	$(BIN)/python benchmarks/profile_step.py --out results/benchmarks
 	$(BIN)/python benchmarks/loader.py --out results/benchmarks
 	$(BIN)/python benchmarks/scaling.py --out results/benchmarks
+	$(BIN)/python benchmarks/exports.py --out results/benchmarks
 	-$(BIN)/python benchmarks/tables_command.py --out results/benchmarks
 	$(MAKE) bench-inference
 
 bench-inference: $(VENV)/.test
 	$(BIN)/python benchmarks/inference.py --out results/benchmarks --runs 5
+
+# Node, one thread: our WebAssembly beside onnxruntime-web.
+bench-browser: $(VENV)/.test
+	npm install --prefix benchmarks/browser --silent
+	$(BIN)/python benchmarks/browser.py --out results/benchmarks
 
 # Computes the paper's results that the repository shows; takes hours. STATUS=1 reports progress.
 evidence: $(VENV)/.train
