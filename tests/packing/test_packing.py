@@ -284,15 +284,16 @@ def test_shifts_reach_the_runtime_and_onnx(head: str, samples: int, path: Path) 
     bb.pack(model, path, posterior, samples, example_input=torch.randn(2, 4))
     x = torch.randn(50, 4)
     expected = bb.predict(model, posterior, x, samples).probabilities.numpy()
+    # Every instruction set sums logits of up to 10 in an order of its own, in float32.
     for backend in ("native", "reference"):
         found = runtime.load(path, backend=backend).predict_proba(x.numpy())
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
     without = bb.predict(model, posterior.with_logit_scale(bb.LogitScale(1.7, 0.6)), x, samples).probabilities.numpy()
     assert np.abs(without - expected).max() > 0.1
     exported = pytest.importorskip("onnxruntime")
     export_onnx(model_file.read(path), path.with_suffix(".onnx"))
     session = exported.InferenceSession(str(path.with_suffix(".onnx")), providers=["CPUExecutionProvider"])
-    np.testing.assert_allclose(session.run(["probabilities"], {"input": x.numpy()})[0], expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(session.run(["probabilities"], {"input": x.numpy()})[0], expected, rtol=0, atol=2e-6)
 
 
 def test_weights_without_a_posterior_are_packed_with_their_calibration(path: Path) -> None:

@@ -222,7 +222,7 @@ def started(
         return before.trainer
     steps = choice.epochs * -(-len(training) // choice.batch_size)
     asked = plan.settings or {}
-    settings = {**table_settings(plan.method, len(training), steps, asked), **asked}
+    settings = {**table_settings(plan.method, len(training), steps, goal.task, asked), **asked}
     return Trainer.new(
         sizes,
         choice.networks,
