@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.helpers.commands import Call, call
+from tests.helpers.processes import Commands
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +36,12 @@ def one_thread() -> None:
 def _call() -> Call:
     """Run a `bayesbinn` command in this process, as the installed script would."""
     return call
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    """`bayesbinn` commands as processes that share their imports."""
+    return Commands(tmp_path_factory.mktemp("logs"))
 
 
 @pytest.fixture

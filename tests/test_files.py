@@ -8,7 +8,6 @@ import resource
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from bayesbinn.modelfile import container as model_file
 from bayesbinn.modelfile.container import ModelFile
 from bayesbinn.train.checkpoints import write_checkpoint
 from tests.helpers.places import FIXTURES
+from tests.helpers.processes import warm_python
 
 MODEL = FIXTURES / "model-v1.safetensors"
 
@@ -238,7 +238,7 @@ with replacing(Path(sys.argv[1])) as unfinished:
 def test_the_next_writer_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    assert subprocess.run([sys.executable, "-c", KILLED, str(path), "kill"], check=False).returncode == -signal.SIGKILL
+    assert subprocess.run([warm_python(), "-c", KILLED, str(path), "kill"], check=False).returncode == -signal.SIGKILL
     assert path.read_bytes() == b"old" and len(list(tmp_path.glob("*.partial"))) == 1
     write_whole(tmp_path / "other", b"new")
     assert len(list(tmp_path.glob("*.partial"))) == 1, "it belongs to the other file"
@@ -248,7 +248,7 @@ def test_the_next_writer_removes_what_a_killed_writer_left(tmp_path: Path) -> No
 
 def test_the_file_of_a_living_writer_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    command = [sys.executable, "-c", KILLED, str(path), "wait"]
+    command = [warm_python(), "-c", KILLED, str(path), "wait"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None and writer.stdin is not None
         writer.stdout.readline()
@@ -287,7 +287,7 @@ for _ in range(int(sys.argv[4])):
 def test_two_writers_never_damage_a_file(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     expected = set()
-    commands = [[sys.executable, "-c", WRITER, str(MODEL), str(path), letter] for letter in "ab"]
+    commands = [[warm_python(), "-c", WRITER, str(MODEL), str(path), letter] for letter in "ab"]
     for command in commands:
         assert subprocess.run([*command, "1"], input=b"\n", check=True, capture_output=True).stdout
         expected.add((path.read_bytes(), *_c_files(path)))

@@ -21,6 +21,7 @@ import torch
 from bayesbinn.cli.reference import reference
 from tests.helpers.commands import Call
 from tests.helpers.places import ROOT
+from tests.helpers.processes import warm_python
 
 COMMANDS = (
     "demo",
@@ -57,7 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place")
     table = flowers(folder / "flowers.csv")
     done = subprocess.run(
-        [sys.executable, "-m", "bayesbinn", "train", str(table), "--label", "kind", "--out", str(folder / "run")],
+        [warm_python(), "-m", "bayesbinn", "train", str(table), "--label", "kind", "--out", str(folder / "run")],
         capture_output=True,
         text=True,
         check=False,

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -294,17 +293,13 @@ def test_an_error_in_a_background_evaluation_is_raised() -> None:
     assert evaluations.news() == {}
 
 
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    started = Commands(tmp_path_factory.mktemp("logs"))
-    yield started
-    started.close()
-
-
 def training(folder: Path, method: str) -> list[str]:
     settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
-    every = ["--checkpoint-minutes", "0.0001"]  # 6 ms: several within an epoch, even on a fast machine
-    return ["train", "permuted-digits", "--method", method, "--out", str(folder), *every, *settings]
+    return ["train", "permuted-digits", "--method", method, "--out", str(folder), *settings]
+
+
+# 6 ms: several within an epoch, even on a fast machine. A run that nobody stops does without, which takes less time.
+OFTEN = ("--checkpoint-minutes", "0.0001")
 
 
 @pytest.mark.parametrize("method", ["bayesbinn", pytest.param("ewc", marks=pytest.mark.slow)])
@@ -313,7 +308,7 @@ def test_kills_within_and_between_tasks_change_nothing(method: str, commands: Co
     killed, inside, between, last = tmp_path / "killed", 0, 0, 0
     moments = random.Random(1)
     for _ in range(12):
-        process = commands.start(*training(killed, method))
+        process = commands.start(*training(killed, method), *OFTEN)
         wait_for_a_checkpoint(killed, after=last)
         time.sleep(moments.uniform(0, 0.05))
         os.kill(process, signal.SIGKILL)
@@ -335,7 +330,7 @@ def test_kills_within_and_between_tasks_change_nothing(method: str, commands: Co
 def test_sigterm_stops_a_stream_with_a_checkpoint_and_it_resumes(commands: Commands, tmp_path: Path) -> None:
     assert commands.run(*training(tmp_path / "whole", "bayesbinn")) == 0, commands.errors
     folder = tmp_path / "stopped"
-    process = commands.start(*training(folder, "bayesbinn"))
+    process = commands.start(*training(folder, "bayesbinn"), *OFTEN)
     wait_for_a_checkpoint(folder)
     os.kill(process, signal.SIGTERM)
     assert commands.wait(process) == 143, commands.errors

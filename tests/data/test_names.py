@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,6 +14,7 @@ from rich.table import Table
 from bayesbinn.cli.answers import as_csv
 from bayesbinn.cli.console import PlainConsole
 from bayesbinn.runs.evaluate import _write_columns, predict_file
+from tests.helpers.processes import warm_python
 
 TITLE = "\x1b]0;owned\x07"
 KINDS = ("=HYPERLINK(1)", f"{TITLE}rose")
@@ -30,7 +30,7 @@ def flowers(path: Path) -> Path:
 
 def bayesbinn(*arguments: str | Path, code: int = 0) -> str:
     """Everything that the installed program prints."""
-    command = [sys.executable, "-m", "bayesbinn", *map(str, arguments)]
+    command = [warm_python(), "-m", "bayesbinn", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr

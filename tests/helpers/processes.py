@@ -1,70 +1,110 @@
-"""`bayesbinn` commands as real processes, to be killed and started again."""
+"""Processes that share their imports, which take longer than what most tests do.
+
+`warm_python()` is used like `sys.executable`; `Commands` starts `bayesbinn` commands to be killed and started again.
+"""
 
 from __future__ import annotations
 
-import json
+import atexit
+import functools
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO
 
-# Starts `bayesbinn` as separate processes that share the imports, which take longer than these runs.
-STARTER = """
-import faulthandler, json, os, resource, signal, sys, tempfile, time, traceback
+from tests.helpers.places import ROOT
+
+SERVER = ROOT / "tests" / "helpers" / "fork_server.py"
+
+# Has the server start the program, hands on signals, and ends as the program does.
+SHIM = """#!{python} -IS
+import os, signal, socket, sys
+sys.path.append({helpers!r})
+from fork_client import request
+connection = socket.socket(socket.AF_UNIX)
+connection.connect({address!r})
+request(connection, sys.argv[1:], dict(os.environ), os.getcwd(), (0, 1, 2))
+answers = connection.makefile()
+process = int(answers.readline())
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT):
+    signal.signal(number, lambda number, frame: os.kill(process, number))
+code = int(answers.readline() or 1)
+if code < 0:
+    if -code not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+
+
+class _Server:
+    """A process that has imported everything and forks itself."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="forks"))
+        self.address, self.python = str(self._folder / "socket"), str(self._folder / "python")
+        text = SHIM.format(python=sys.executable, helpers=str(SERVER.parent), address=self.address)
+        Path(self.python).write_text(text)
+        os.chmod(self.python, 0o700)
+        self._process = subprocess.Popen(
+            [sys.executable, str(SERVER), self.address, self.python],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            cwd=ROOT,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n", "the process that forks did not start"
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@functools.cache
+def _server() -> _Server:
+    started = _Server()
+    atexit.register(started.close)
+    return started
+
+
+def warm_python() -> str:
+    """A program that runs `-c CODE`, `-m MODULE` or a file as `sys.executable` would, without the time for imports.
+
+    What it starts with its own `sys.executable` is as quick. Variables that are read during imports, such as
+    BAYESBINN_KERNELS, need a real interpreter.
+    """
+    return _server().python
+
+
+# Announces when the command handles signals: it does so only while it runs.
+COMMAND = """
+import faulthandler, resource, signal, sys
 from pathlib import Path
-import torch
-torch.set_num_threads(1)
-import bayesbinn.cli.app, bayesbinn.runs.evaluate, bayesbinn.cli.progress
 import bayesbinn.__main__ as entry
-from bayesbinn.experiments import load_experiment
-from bayesbinn.runs import Run
-with tempfile.TemporaryDirectory() as folder:  # torch imports much of itself at the first step
-    small = {"training.epochs": 1, "model.width": 0.01, "training.batch_size": 500}
-    Run.open(load_experiment("digits", overrides=small), Path(folder)).train()
-for line in sys.stdin:
-    request = json.loads(line)
-    if "wait" in request:
-        deadline, ended = time.monotonic() + request["seconds"], (0, 0)
-        while not ended[0]:
-            time.sleep(0.01)
-            ended = os.waitpid(request["wait"], os.WNOHANG)
-            if not ended[0] and time.monotonic() > deadline:
-                os.kill(request["wait"], 6)  # writes its stacks to its log
-                ended = os.waitpid(request["wait"], 0)
-        print(os.waitstatus_to_exitcode(ended[1]), flush=True)
-        continue
-    child = os.fork()
-    if child:
-        print(child, flush=True)
-        continue
-    for name, number in (("out", 1), ("err", 2)):
-        os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    if request["limit"]:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], request["limit"]))
-    faulthandler.enable()
-    sys.argv = ["bayesbinn", *request["arguments"]]
-    os.environ.update(request["environment"])
-    explained = entry._explained
-    def announced():  # the command handles signals only while it runs
-        Path(request["err"] + ".started").touch()
-        try:
-            return explained()
-        finally:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    entry._explained = announced
+started, limit = sys.argv[1], int(sys.argv[2])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+faulthandler.enable()
+sys.argv = ["bayesbinn", *sys.argv[3:]]
+explained = entry._explained
+def announced():
+    Path(started).touch()
     try:
-        code = entry.main()
-    except SystemExit as stop:
-        code = stop.code
-    except BaseException:
-        traceback.print_exc()
-        code = 99
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code or 0)
+        return explained()
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+entry._explained = announced
+sys.exit(entry.main())
 """
 
 
@@ -72,19 +112,29 @@ class Commands:
     """`bayesbinn` commands as processes: start, kill, wait."""
 
     def __init__(self, logs: Path) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._starter = subprocess.Popen(
-            [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
         self._logs = logs
+        self._answers: dict[int, tuple[socket.socket, IO[str]]] = {}
 
     def start(
         self, *arguments: str, limit: int = 0, environment: dict[str, str] | None = None, log: str = "err"
     ) -> int:
+        from tests.helpers.fork_client import request
+
         (self._logs / f"{log}.started").unlink(missing_ok=True)
-        files = {"out": str(self._logs / f"{log}.out"), "err": str(self._logs / log)}
-        request = {"arguments": arguments, **files, "limit": limit, "environment": environment or {}}
-        return self._ask(request)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(_server().address)
+        words = ["-c", COMMAND, str(self._logs / f"{log}.started"), str(limit), *arguments]
+        with (
+            open(os.devnull) as nothing,
+            (self._logs / f"{log}.out").open("w") as out,
+            (self._logs / log).open("w") as err,
+        ):
+            files = (nothing.fileno(), out.fileno(), err.fileno())
+            request(connection, words, {**os.environ, **(environment or {})}, os.getcwd(), files)
+        answers = connection.makefile()
+        process = int(answers.readline())
+        self._answers[process] = connection, answers
+        return process
 
     def start_ranks(self, count: int, *arguments: str) -> list[int]:
         """As torchrun does; rank r writes its errors to the log ``rank-r``."""
@@ -104,7 +154,14 @@ class Commands:
 
     def wait(self, process: int, seconds: float = 120) -> int:
         """The exit code; negative for a signal. A process that hangs is ended with SIGABRT."""
-        return self._ask({"wait": process, "seconds": seconds})
+        connection, answers = self._answers.pop(process)
+        with connection, answers:
+            connection.settimeout(seconds)
+            try:
+                return int(answers.readline())
+            except TimeoutError:
+                os.kill(process, signal.SIGABRT)  # writes its stacks to its log
+                return -signal.SIGABRT
 
     def run(self, *arguments: str, limit: int = 0) -> int:
         return self.wait(self.start(*arguments, limit=limit))
@@ -115,18 +172,6 @@ class Commands:
 
     def log(self, name: str) -> list[str]:
         return (self._logs / name).read_text().splitlines()
-
-    def close(self) -> None:
-        assert self._starter.stdin is not None and self._starter.stdout is not None
-        self._starter.stdin.close()
-        self._starter.wait()
-        self._starter.stdout.close()
-
-    def _ask(self, request: dict[str, Any]) -> int:
-        assert self._starter.stdin is not None and self._starter.stdout is not None
-        self._starter.stdin.write(json.dumps(request) + "\n")
-        self._starter.stdin.flush()
-        return int(self._starter.stdout.readline())
 
 
 def wait_for_a_checkpoint(folder: Path, after: float = 0.0) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import csv
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from bayesbinn.experiments.config import load_experiment, preset_names
 from bayesbinn.runs.open import prepare
 from bayesbinn.runs.single import Run
 from bayesbinn.train.loop import fit, stuck_at_chance
+from tests.helpers.processes import warm_python
 
 N = 120
 
@@ -287,7 +287,7 @@ def test_a_spread_posterior_gets_no_warning(tmp_path: Path) -> None:
 
 
 def test_on_the_command_line_a_warning_is_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bayesbinn", "train", str(wine(tmp_path)), "--label", "kind", "--epochs", "2"]
+    command = [warm_python(), "-m", "bayesbinn", "train", str(wine(tmp_path)), "--label", "kind", "--epochs", "2"]
     done = subprocess.run(
         [*command, "--set", "temperature=0.5", "--out", str(tmp_path / "run")],
         **{"capture_output": True, "text": True, "check": True},

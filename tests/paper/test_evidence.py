@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from bayesbinn.paper import records
 from bayesbinn.paper.evidence import load_queue, planned
 from bayesbinn.paper.published import LEARNING_RATES, TEMPERATURES
 from tests.helpers.places import ROOT
+from tests.helpers.processes import warm_python
 
 SCRIPT = ROOT / "benchmarks" / "evidence.py"
 QUEUE = """
@@ -53,7 +53,7 @@ def command(folder: Path, *options: str, epochs: int = 4) -> list[str]:
         folder.mkdir(exist_ok=True)
         queue.write_text(QUEUE.replace("EPOCHS", str(epochs)))
     places = ["--home", str(folder / "home"), "--results", str(folder / "results"), "--queue", str(queue)]
-    return [sys.executable, str(SCRIPT), *places, "--in-place", "--threads", "1", *options]
+    return [warm_python(), str(SCRIPT), *places, "--in-place", "--threads", "1", *options]
 
 
 def finish(folder: Path, epochs: int) -> None:

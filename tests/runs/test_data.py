@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from bayesbinn.runs.single import Run
 from bayesbinn.runs.stream import open_run
 from bayesbinn.runs.trained import load_network, load_trained
 from tests.helpers.commands import Call
+from tests.helpers.processes import warm_python
 
 NAMES = ("Barolo", "Grignolino", "Barbera")
 TOLD = "these data differ from the run's data: "
@@ -147,7 +147,7 @@ def test_a_run_in_a_sweep_process_rejects_other_data(tmp_path: Path) -> None:
     request |= {"name": "run", "data_dir": None, "stop_after": None}
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bayesbinn.runs.process"],
+            [warm_python(), "-m", "bayesbinn.runs.process"],
             stdin=subprocess.PIPE,
             stderr=log,
             text=True,

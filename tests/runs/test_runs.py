@@ -10,7 +10,7 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -353,19 +353,15 @@ def test_a_folder_that_cannot_be_created_and_a_stop_before_the_start_are_rejecte
 # ---- processes that end badly ----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    started = Commands(tmp_path_factory.mktemp("logs"))
-    yield started
-    started.close()
-
-
 def training(method: str, folder: Path, epochs: int = 6) -> list[str]:
-    """Arguments of a small run that writes a checkpoint every few batches."""
+    """Arguments of a small run."""
     changes = {**SMALL, **(RELAXED if method == "bayesbinn" else {}), "training.epochs": epochs}
     settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-    every = ["--checkpoint-minutes", "0.0001"]
-    return ["train", "digits", "--method", method, "--out", str(folder), *every, *settings]
+    return ["train", "digits", "--method", method, "--out", str(folder), *settings]
+
+
+# Every few batches. A run that nobody stops does without, which takes less time.
+OFTEN = ("--checkpoint-minutes", "0.0001")
 
 
 @pytest.mark.parametrize("method", ["bayesbinn", "lrnet"])
@@ -375,7 +371,7 @@ def test_three_kills_at_random_times_change_nothing(method: str, commands: Comma
     moments = random.Random(4)
     killed, inside, last = tmp_path / "killed", 0, 0
     for attempt in range(12):
-        process = commands.start(*training(method, killed))
+        process = commands.start(*training(method, killed), *OFTEN)
         wait_for_a_checkpoint(killed, after=last)
         time.sleep(moments.uniform(0, duration / 6))
         os.kill(process, signal.SIGKILL)
@@ -398,7 +394,7 @@ def test_a_signal_stops_with_one_line_and_the_same_command_resumes(
     """Ctrl-C, and SIGTERM as sent by a cluster or a system that shuts down."""
     assert commands.run(*training("ste", tmp_path / "whole")) == 0, commands.errors
     folder = tmp_path / "stopped"
-    process = commands.start(*training("ste", folder))
+    process = commands.start(*training("ste", folder), *OFTEN)
     wait_for_a_checkpoint(folder)
     os.kill(process, number)
     assert commands.wait(process) == 128 + number
@@ -410,7 +406,7 @@ def test_a_signal_stops_with_one_line_and_the_same_command_resumes(
 
 
 def test_a_folder_has_one_writer(commands: Commands, tmp_path: Path) -> None:
-    first = commands.start(*training("ste", tmp_path, epochs=300))
+    first = commands.start(*training("ste", tmp_path, epochs=300), *OFTEN)
     wait_for_a_checkpoint(tmp_path)
     assert commands.wait(commands.start(*training("ste", tmp_path, epochs=300), log="second")) == 2
     last = commands.log("second")[-1]

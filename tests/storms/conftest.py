@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,15 +21,6 @@ def _ctrl_c_is_heard() -> None:
     """A shell makes background processes ignore Ctrl-C, and their children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    """One warmed-up process for all storms, because imports take longer than these runs."""
-    started = Commands(tmp_path_factory.mktemp("logs"))
-    assert started.run("--version") == 0  # from here on, a command's time excludes imports
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="session")

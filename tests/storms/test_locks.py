@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from bayesbinn.train.lock import RunLock
+from tests.helpers.processes import warm_python
 from tests.storms import lock_program
 from tests.storms.cases import SEED, count, record
 
@@ -20,7 +20,7 @@ MAX_WAIT = 30.0
 def test_killed_owners_leave_one_owner_and_do_not_block_others(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    command = [sys.executable, lock_program.__file__, str(folder), str(count("locks")), str(SEED)]
+    command = [warm_python(), lock_program.__file__, str(folder), str(count("locks")), str(SEED)]
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.helpers.processes import warm_python
 from tests.storms import writer_program
 from tests.storms.cases import SEED, count, record
 
@@ -18,7 +18,7 @@ def test_two_writers_never_break_a_read(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     onnx = "onnx" if find_spec("onnx") is not None else "none"
-    command = [sys.executable, writer_program.__file__, str(folder), str(count("writers")), str(SEED), onnx]
+    command = [warm_python(), writer_program.__file__, str(folder), str(count("writers")), str(SEED), onnx]
     started, environment = time.monotonic(), {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr

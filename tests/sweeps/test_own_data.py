@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from bayesbinn.experiments.config import load_experiment
 from bayesbinn.runs.open import prepare
 from bayesbinn.sweeps.grid import load_grid
 from bayesbinn.sweeps.search import load_search
+from tests.helpers.processes import warm_python
 
 SHORT = "[set]\ntraining.epochs = 2\ntraining.mean_samples = 0\nmodel.hidden = 8\n"
 
@@ -36,7 +36,7 @@ def written(path: Path, text: str) -> Path:
 
 
 def call(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "bayesbinn", *map(str, arguments)]
+    words = [warm_python(), "-m", "bayesbinn", *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(words, capture_output=True, text=True, check=False, env=environment, cwd=cwd)
 

@@ -25,6 +25,7 @@ from bayesbinn.sweeps.grid import load_grid, load_plan, write_plan
 from bayesbinn.sweeps.search import load_search
 from bayesbinn.sweeps.standings import standings, write_results
 from bayesbinn.train.lock import LockLost, RunLock, owner_of
+from tests.helpers.processes import warm_python
 
 GRID = """
 experiment = "digits"
@@ -46,16 +47,18 @@ def grid(folder: Path, *, seeds: int = 1, rates: str = "[1e-3, 1e-2]", epochs: i
     return path
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "bayesbinn", "sweep", *map(str, arguments)]
+def command(*arguments: str | Path, python: str | None = None) -> list[str]:
+    """The processes of a sweep share their imports, with `python=sys.executable` they do not."""
+    return [python or warm_python(), "-m", "bayesbinn", "sweep", *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, env=environment())
+def call(*arguments: str | Path, python: str | None = None) -> subprocess.CompletedProcess[str]:
+    words = command(*arguments, python=python)
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
@@ -189,7 +192,7 @@ from bayesbinn.train.lock import RunLock
 RunLock(Path({str(tmp_path)!r})).acquire()
 os._exit(0)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([warm_python(), "-c", code], check=True)
     assert owner_of(tmp_path) is not None
     lock = RunLock(tmp_path, stale=3600)
     assert lock.acquire(wait=False)
@@ -271,7 +274,7 @@ def test_finished_runs_are_not_run_again(local: Path) -> None:
 
 
 def test_a_changed_experiment_is_rejected(local: Path, tmp_path: Path) -> None:
-    done = call("run", grid(tmp_path, epochs=3), "--out", local)
+    done = call("run", grid(tmp_path, epochs=3), "--out", local, python=sys.executable)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "holds another experiment (training.epochs is 2 there, 3 here)" in done.stderr
 
@@ -297,18 +300,20 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_others(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "number",
+    ("number", "python"),
     [
-        pytest.param(signal.SIGKILL, id="kill -9"),
-        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
-        pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, None, id="kill -9"),
+        pytest.param(signal.SIGKILL, sys.executable, id="kill -9 of an interpreter", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, sys.executable, id="SIGTERM", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, sys.executable, id="Ctrl-C", marks=pytest.mark.slow),
     ],
 )
-def test_a_driver_that_ends_leaves_no_process_and_can_resume(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_driver_that_ends_leaves_no_process_and_can_resume(
+    number: signal.Signals, python: str | None, tmp_path: Path
+) -> None:
     path, folder = grid(tmp_path, rates="[1e-3]", epochs=300), tmp_path / "sweep"
-    driver = subprocess.Popen(
-        command("run", path, "--out", folder, "--workers", "2"), stderr=subprocess.PIPE, text=True, env=environment()
-    )
+    words = command("run", path, "--out", folder, "--workers", "2", python=python)
+    driver = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment())
     until(lambda: len(list(folder.glob("*/checkpoint.pt"))) == 2, "two runs under way")
     driver.send_signal(number)
     _, said = driver.communicate(timeout=120)
@@ -349,7 +354,8 @@ def test_a_run_that_something_else_stops_is_restarted(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_local_sweep_of_twelve_runs(tmp_path: Path) -> None:
     path = grid(tmp_path, seeds=3)
-    assert call("run", path, "--out", tmp_path / "two", "--workers", "2").returncode == 0
+    done = call("run", path, "--out", tmp_path / "two", "--workers", "2", python=sys.executable)
+    assert done.returncode == 0, done.stderr
     assert call("run", path, "--out", tmp_path / "one", "--workers", "1").returncode == 0
     assert len(results(tmp_path / "two")) == 12 and numbers(tmp_path / "two") == numbers(tmp_path / "one")
 

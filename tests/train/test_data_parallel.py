@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from bayesbinn.runs.open import check_ranks
 from bayesbinn.runs.trained import load_trained
 from bayesbinn.train import data_parallel as distributed
 from bayesbinn.train.loop import Totals, correct_predictions, train_batches
-from tests.helpers.processes import Commands, wait_for_a_checkpoint
+from tests.helpers.processes import Commands, wait_for_a_checkpoint, warm_python
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "bayesbinn": {"lr": 1e-4, "temperature": 0.5, "initial_strength": 1.0, "momentum": 0.5},
@@ -165,22 +164,18 @@ def test_shares_are_contiguous_and_no_rank_has_a_single_example(count: int, worl
 # ---- runs --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    started = Commands(tmp_path_factory.mktemp("logs"))
-    yield started
-    started.close()
-
-
 def training(folder: Path, epochs: int = 4, **changes: Any) -> list[str]:
-    """Arguments of a small run with BatchNorm and dropout that writes a checkpoint every few batches."""
+    """Arguments of a small run with BatchNorm and dropout."""
     relaxed = {"lr": 0.03, "temperature": 0.5, "initial_strength": 1.0}
     changes = {"model.width": 0.02, "training.batch_size": 64, **relaxed, **changes}
     settings = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     return [
-        *("train", "digits", "--out", str(folder), "--epochs", str(epochs), "--checkpoint-minutes", "0.0001"),
-        *("--timeout", "60", *settings),
+        *("train", "digits", "--out", str(folder), "--epochs", str(epochs), "--timeout", "60", *settings),
     ]
+
+
+# Every few batches. A run that nobody stops does without, which takes less time.
+OFTEN = ("--checkpoint-minutes", "0.0001")
 
 
 def run_ranks(commands: Commands, *arguments: str) -> list[int]:
@@ -210,7 +205,7 @@ def scores_of(folder: Path) -> list[dict[str, Any]]:
 def test_a_killed_rank_ends_the_other_and_any_number_of_ranks_resumes(commands: Commands, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert run_ranks(commands, *training(whole)) == [0, 0], commands.log("rank-0")
-    survivor, victim = commands.start_ranks(2, *training(killed))
+    survivor, victim = commands.start_ranks(2, *training(killed), *OFTEN)
     wait_for_a_checkpoint(killed)
     os.kill(victim, signal.SIGKILL)
     started = time.monotonic()
@@ -237,7 +232,7 @@ def test_a_killed_rank_ends_the_other_and_any_number_of_ranks_resumes(commands: 
 def test_a_silent_rank_is_abandoned_after_the_timeout(commands: Commands, tmp_path: Path) -> None:
     arguments = training(tmp_path / "run", epochs=200)
     arguments[arguments.index("--timeout") + 1] = "5"
-    survivor, silent = commands.start_ranks(2, *arguments)
+    survivor, silent = commands.start_ranks(2, *arguments, *OFTEN)
     wait_for_a_checkpoint(tmp_path / "run")
     os.kill(silent, signal.SIGSTOP)
     try:
@@ -277,7 +272,7 @@ def test_leaving_does_not_wait_for_a_thread_that_waits_for_it() -> None:
 
 def test_torchrun_writes_one_set_of_files_and_scores_as_one_process_does(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher = [warm_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = [*training(folder, epochs=2, **{"training.mean_samples": 2}), "--independent-noise", "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from bayesbinn.train.lock import RunLock, owner_of
+from tests.helpers.processes import warm_python
 
 # A forked child takes over a dead owner's lock and is killed before its n-th operation on a file of the folder.
 KILLED_AT_EVERY_STEP = """
@@ -66,7 +66,7 @@ print(step)
 def test_a_process_killed_at_any_step_neither_blocks_others_nor_leaves_files(
     tmp_path: Path, before: str, end: str
 ) -> None:
-    command = [sys.executable, "-c", KILLED_AT_EVERY_STEP, str(tmp_path), before, end]
+    command = [warm_python(), "-c", KILLED_AT_EVERY_STEP, str(tmp_path), before, end]
     steps = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert steps >= (6 if before == "dead" else 3), "the child was killed at too few places"
     for step in range(steps + 1):
@@ -93,7 +93,7 @@ def test_a_process_killed_before_it_wrote_a_byte_leaves_no_files(tmp_path: Path)
         "RunLock(Path(sys.argv[1])).acquire()\n"
     )
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+        subprocess.run([warm_python(), "-c", program, str(tmp_path)], check=False)
     left = os.listdir(tmp_path)
     assert len(left) == 2 and all((tmp_path / name).stat().st_size == 0 for name in left)
     living = RunLock(tmp_path)._own_file
