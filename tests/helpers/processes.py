@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -84,6 +85,19 @@ def warm_python() -> str:
     BAYESBINN_KERNELS, need a real interpreter.
     """
     return _server().python
+
+
+def run_ranks(work: Callable[..., None], *arguments: object, count: int = 2) -> None:
+    """Call ``work(rank, *arguments)`` of a test module in that many processes, and wait until all have succeeded."""
+    name, words = work.__name__, ", ".join(map(repr, arguments))
+    codes = [f"from {work.__module__} import {name}; {name}({rank}, {words})" for rank in range(count)]
+    started = [subprocess.Popen([warm_python(), "-c", code], cwd=ROOT) for code in codes]
+    try:
+        assert [process.wait(120) for process in started] == [0] * count
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 # Announces when the command handles signals: it does so only while it runs.

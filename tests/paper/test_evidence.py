@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,13 @@ epoch_seconds = 0.1
 """
 
 
-def command(folder: Path, *options: str, epochs: int = 4) -> list[str]:
+def command(folder: Path, *options: str, epochs: int = 4, python: str | None = None) -> list[str]:
     queue = folder / "queue.toml"
     if not queue.exists():
         folder.mkdir(exist_ok=True)
         queue.write_text(QUEUE.replace("EPOCHS", str(epochs)))
     places = ["--home", str(folder / "home"), "--results", str(folder / "results"), "--queue", str(queue)]
-    return [warm_python(), str(SCRIPT), *places, "--in-place", "--threads", "1", *options]
+    return [python or warm_python(), str(SCRIPT), *places, "--in-place", "--threads", "1", *options]
 
 
 def finish(folder: Path, epochs: int) -> None:
@@ -81,21 +82,31 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_queue_that_is_killed_ends_with_the_same_numbers(finished: Path, tmp_path: Path) -> None:
+    process = subprocess.Popen(command(tmp_path, epochs=EPOCHS), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "home" / "runs").glob("*/metrics.jsonl")):
+        assert time.monotonic() < deadline, "no run has begun"
+        time.sleep(0.002)
+    assert process.poll() is None, "it ended before it could be killed"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(numbers(tmp_path)) < 2
+    finish(tmp_path, EPOCHS)
+    assert len(numbers(tmp_path)) == 2
+    assert numbers(tmp_path) == numbers(finished)
+
+
 def killed(folder: Path, kills: int, epochs: int) -> None:
     """Work through the queue, killing it at random times."""
     chance = random.Random(kills)
     for _ in range(kills):
-        process = subprocess.Popen(command(folder, epochs=epochs), stdout=subprocess.DEVNULL)
+        words = command(folder, epochs=epochs, python=sys.executable)
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
         time.sleep(chance.uniform(2.0, 9.0))
         process.send_signal(signal.SIGKILL)
         process.wait()
     finish(folder, epochs)
-
-
-def test_a_queue_that_is_killed_ends_with_the_same_numbers(finished: Path, tmp_path: Path) -> None:
-    killed(tmp_path, 1, EPOCHS)
-    assert len(numbers(tmp_path)) == 2
-    assert numbers(tmp_path) == numbers(finished)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from bayesbinn.runs.open import check_ranks
 from bayesbinn.runs.trained import load_trained
 from bayesbinn.train import data_parallel as distributed
 from bayesbinn.train.loop import Totals, correct_predictions, train_batches
-from tests.helpers.processes import Commands, wait_for_a_checkpoint, warm_python
+from tests.helpers.processes import Commands, run_ranks, wait_for_a_checkpoint, warm_python
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "bayesbinn": {"lr": 1e-4, "temperature": 0.5, "initial_strength": 1.0, "momentum": 0.5},
@@ -110,7 +110,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_rank, args=(str(folder), port), nprocs=2)
+    run_ranks(_rank, str(folder), port)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
@@ -178,7 +178,7 @@ def training(folder: Path, epochs: int = 4, **changes: Any) -> list[str]:
 OFTEN = ("--checkpoint-minutes", "0.0001")
 
 
-def run_ranks(commands: Commands, *arguments: str) -> list[int]:
+def train_in_ranks(commands: Commands, *arguments: str) -> list[int]:
     return [commands.wait(process) for process in commands.start_ranks(2, *arguments)]
 
 
@@ -204,7 +204,7 @@ def scores_of(folder: Path) -> list[dict[str, Any]]:
 
 def test_a_killed_rank_ends_the_other_and_any_number_of_ranks_resumes(commands: Commands, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert run_ranks(commands, *training(whole)) == [0, 0], commands.log("rank-0")
+    assert train_in_ranks(commands, *training(whole)) == [0, 0], commands.log("rank-0")
     survivor, victim = commands.start_ranks(2, *training(killed), *OFTEN)
     wait_for_a_checkpoint(killed)
     os.kill(victim, signal.SIGKILL)
@@ -223,7 +223,7 @@ def test_a_killed_rank_ends_the_other_and_any_number_of_ranks_resumes(commands: 
     assert any(line.startswith(f"resuming {by_one} in epoch ") for line in commands.errors)
     assert [row["epoch"] for row in scores_of(by_one)] == [1, 2, 3, 4]
 
-    assert run_ranks(commands, *training(killed)) == [0, 0], commands.log("rank-0")
+    assert train_in_ranks(commands, *training(killed)) == [0, 0], commands.log("rank-0")
     assert scores_of(killed) == scores_of(whole)
     expected, found = checkpoint_of(whole), checkpoint_of(killed)
     assert expected.keys() == found.keys() and all(torch.equal(expected[key], found[key]) for key in expected)
@@ -304,7 +304,7 @@ def test_torchrun_writes_one_set_of_files_and_scores_as_one_process_does(tmp_pat
 
 
 def test_an_error_is_reported_once(commands: Commands, tmp_path: Path) -> None:
-    assert run_ranks(commands, *training(tmp_path / "run"), "--sync-batchnorm") == [2, 2]
+    assert train_in_ranks(commands, *training(tmp_path / "run"), "--sync-batchnorm") == [2, 2]
     assert commands.log("rank-1") == []
     (line,) = commands.log("rank-0")
     assert line.startswith("error: sync_batchnorm: torch's SyncBatchNorm does not run on CPUs; leave it out")
