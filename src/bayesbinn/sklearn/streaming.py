@@ -1,13 +1,15 @@
 """Continual learning: a table that comes in batches, with a bounded memory of raw rows.
 
 Each batch is split like a table in `fit`. The memory holds a uniform sample of all training rows so far, and of all
-calibration and conformal rows; each part is a reservoir. Networks go on learning from the new rows together with the
-memory, whose rows stand for all that were seen: their weights say for how many. Without a memory the method's own rule
-has to keep what was learned: the posterior of yesterday is the prior of today (`BinaryOptimizer.consolidate`).
+calibration and conformal rows; each part is a reservoir. Rows that the last two do not keep are training rows. Networks
+go on learning from the new rows together with the memory. They know what the rows of the past had to say, so a kept row
+counts as much as a new one. Without a memory the method's own rule has to keep what was learned: the posterior of
+yesterday is the prior of today (`BinaryOptimizer.consolidate`).
 
-The first rows say little about the ranges and categories to come. So the encoding is learned again, and new networks
-are trained on the memory, whenever the number of rows has doubled, when a class appears for the first time and when a
-column holds what it never held, such as a word among numbers.
+The first rows say little about the ranges and categories to come. So as long as all rows are kept, the encoding is
+learned again, and new networks are trained, whenever the number of rows has doubled. Later, new networks would only
+know the kept rows. They start again only when they must: a class appears for the first time, or a column holds what it
+never held, such as a word among numbers. Then each kept row stands for several: its weight says for how many.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from bayesbinn.sklearn.training import Budget, train
 
 SHARES = {"training": 0.8, "calibration": 0.1, "conformal": 0.1}
 """Of the memory."""
+HELD_OUT = ("calibration", "conformal")
 EPOCHS = 10
 """On every batch; new networks train as long as `fit` does."""
 
@@ -50,10 +53,10 @@ class Reservoir:
     rows: Rows | None = None
     seen: int = 0
 
-    def add(self, new: Rows, rng: np.random.Generator) -> None:
-        """Every row seen so far is kept with the same chance."""
+    def add(self, new: Rows, rng: np.random.Generator) -> Rows:
+        """Every row seen so far is kept with the same chance; returns those of the new rows that are not kept."""
         if not len(new):
-            return
+            return new
         joined = new if self.rows is None else concatenated(self.rows, new)
         kept = len(joined) - len(new)
         places = list(range(kept))
@@ -66,6 +69,13 @@ class Reservoir:
                 if place < self.capacity:
                     places[place] = row
         self.rows = joined.take(np.array(places, dtype=np.int64)) if places else None
+        left_out = np.setdiff1d(np.arange(kept, len(joined)), places)
+        return joined.take(left_out)
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether no row was left out yet."""
+        return self.seen <= self.capacity
 
     def standing_for_all(self) -> Rows | None:
         """The kept rows, each with the weight of as many as it stands for."""
@@ -105,38 +115,46 @@ def learn_batch(
     weigh: Weigh,
     on_epoch: OnEpoch = lambda epoch, epochs, loss: None,
 ) -> Fitted:
-    """Learn from a batch of rows in canonical form, and remember some of them."""
+    """Learn from a batch of rows in canonical form, and remember some of them.
+
+    A batch that is rejected leaves `stream` half changed: pass a copy.
+    """
     shares = {**plan.shares, "validation": 0.0}  # nothing here stops early
     parts = split(rows, shares, stream.rng, stratify=classes > 0)
-    past = stream.memory["training"].standing_for_all()
-    can_start_anew = stream.fitted is None or (past is not None and math.isfinite(stream.learned_at))
-    odd = None if stream.fitted is None else _first_odd_cell(stream.fitted.encoding, parts)
+    memory, fresh = stream.memory["training"], parts.training
+    for name in HELD_OUT:
+        left_out = stream.memory[name].add(getattr(parts, name), stream.rng)
+        if stream.memory[name].capacity:
+            fresh = concatenated(fresh, left_out)
+    can_start_anew = stream.fitted is None or (memory.rows is not None and math.isfinite(stream.learned_at))
+    odd = None if stream.fitted is None else _first_odd_cell(stream.fitted.encoding, fresh, parts.calibration)
     if odd is not None and not can_start_anew:
-        raise odd  # before anything is remembered
-    training = parts.training if past is None else concatenated(past, parts.training)
-    for name in SHARES:
-        stream.memory[name].add(getattr(parts, name), stream.rng)
+        raise odd
     appeared = set(rows.targets.tolist()) - stream.classes_seen if classes else set()
     stream.classes_seen |= appeared
+    past, weighted_past = memory.rows, memory.standing_for_all()
+    memory.add(fresh, stream.rng)
+    outdated = bool(appeared) or odd is not None or (memory.holds_all and memory.seen >= 2 * stream.learned_at)
+    anew = stream.fitted is None or (can_start_anew and outdated)
+    counted = fresh if weighted_past is None else concatenated(weighted_past, fresh)
+    training = counted if anew or past is None else concatenated(past, fresh)
     # A uniform sample as it is: with larger weights a kept row would count as several in conformal prediction.
-    held_out = {name: stream.memory[name].rows or getattr(parts, name) for name in ("calibration", "conformal")}
+    held_out = {name: stream.memory[name].rows or getattr(parts, name) for name in HELD_OUT}
     everything = Parts(training, parts.validation, **held_out)
-    known = stream.memory["training"].seen
-    outdated = known >= 2 * stream.learned_at or bool(appeared) or odd is not None
-    if stream.fitted is None or (can_start_anew and outdated):
-        stream.learned_at = known
-        stream.fitted = _anew(everything, plan, classes, weigh(training), on_epoch)
+    if stream.fitted is None or anew:
+        stream.learned_at = memory.seen
+        stream.fitted = _anew(everything, plan, classes, weigh(counted), on_epoch)
     else:
-        stream.fitted = _further(stream.fitted, everything, plan, weigh(training), on_epoch)
-    if not stream.memory["training"].capacity:
+        stream.fitted = _further(stream.fitted, everything, plan, weigh(counted), on_epoch)
+    if not memory.capacity:
         _consolidate(stream.fitted)
     return stream.fitted
 
 
-def _first_odd_cell(encoding: TableEncoding, parts: Parts) -> InvalidCell | None:
+def _first_odd_cell(encoding: TableEncoding, *parts: Rows) -> InvalidCell | None:
     """The first cell of rows to learn from that is not what its column held so far."""
     odd: list[InvalidCell] = []
-    for part in (parts.training, parts.calibration):
+    for part in parts:
         if len(part):
             encoding.encode(part.columns, odd)
     return odd[0] if odd else None
