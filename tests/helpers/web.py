@@ -1,4 +1,4 @@
-"""Runs the WebAssembly runtime in Node and in Chromium; a test skips if they are missing."""
+"""Runs the WebAssembly runtime in Node, Chromium and Firefox; a test skips if they are missing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import functools
 import json
 import re
 import shutil
+import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,64 @@ def chromium() -> Iterator[Any]:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@contextmanager
+def firefox(profile: Path, address: str) -> Iterator[Callable[[str, list[str]], Any]]:
+    """Firefox on a page, driven by WebDriver BiDi; gives a function that calls one of the page's own."""
+    client = pytest.importorskip("websockets.sync.client", reason="the Python package websockets is not installed")
+    program = shutil.which("firefox") or shutil.which("firefox-esr")
+    if program is None:
+        pytest.skip("there is no firefox on the PATH; install it with `apt-get install firefox-esr`")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [program, "--headless", "--profile", str(profile), "--remote-debugging-port", str(port)]
+    profile.mkdir()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        stack = ExitStack()
+        line = _connected(stack, client, port)
+        numbers = iter(range(1, 1000))
+
+        def ask(method: str, **parameters: Any) -> Any:
+            number = next(numbers)
+            line.send(json.dumps({"id": number, "method": method, "params": parameters}))
+            while (said := json.loads(line.recv(timeout=120))).get("id") != number:
+                pass
+            assert said["type"] == "success", said
+            return said["result"]
+
+        def call(function: str, texts: list[str]) -> Any:
+            listed = {"type": "array", "value": [{"type": "string", "value": text} for text in texts]}
+            found = ask(
+                "script.callFunction",
+                functionDeclaration=function,
+                arguments=[listed],
+                awaitPromise=True,
+                target={"context": tab},
+            )
+            assert found["type"] == "success", found
+            return found["result"]["value"]
+
+        ask("session.new", capabilities={})
+        tab = ask("browsingContext.create", type="tab")["context"]
+        ask("browsingContext.navigate", context=tab, url=address, wait="complete")
+        yield call
+        stack.close()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _connected(stack: ExitStack, client: Any, port: int, seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return stack.enter_context(client.connect(f"ws://127.0.0.1:{port}/session", max_size=None))
+        except OSError:
+            assert time.monotonic() < deadline, "Firefox did not start"
+            time.sleep(0.2)
 
 
 class _Quiet(SimpleHTTPRequestHandler):

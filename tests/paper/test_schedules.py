@@ -15,6 +15,7 @@ from bayesbinn.paper import table_schedules
 from bayesbinn.paper.evidence import Part, Planned, best_settings, load_queue, planned, undecided
 from bayesbinn.paper.records import RECORD
 from tests.helpers.places import ROOT
+from tests.helpers.processes import warm_python
 
 ORIGIN = {"command": "bayesbinn train", "commit": "0" * 40, "seconds": 60.0, "sha256": "1" * 64}
 
@@ -96,7 +97,7 @@ def test_it_is_drawn_from_records_alone(tmp_path: Path) -> None:
 
 
 def test_status_counts_runs_that_wait_for_a_choice(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "evidence.py"), "--status"]
+    command = [warm_python(), str(ROOT / "benchmarks" / "evidence.py"), "--status"]
     places = ["--home", str(tmp_path / "home"), "--results", str(tmp_path / "results")]
     text = subprocess.run([*command, *places], capture_output=True, text=True, check=True).stdout
     assert next(line for line in text.splitlines() if line.startswith("| beyond")).count("0 of 28 runs") == 1

@@ -11,11 +11,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from bayesbinn.sklearn import BinaryNetworkClassifier, BinaryNetworkRegressor
 
+# Other methods take another path through the same code, for which one small network is enough.
+ONE = {"networks": 1, "hidden": 64}
+OTHERS = [BinaryNetworkClassifier(method="ste"), BinaryNetworkRegressor(method="float")]
 ESTIMATORS = [
     BinaryNetworkClassifier(),
     BinaryNetworkRegressor(),
-    BinaryNetworkClassifier(method="ste"),
-    BinaryNetworkRegressor(method="float"),
+    BinaryNetworkClassifier(method="ste", **ONE),
+    BinaryNetworkRegressor(method="float", **ONE),
 ]
 
 
@@ -24,7 +27,13 @@ def test_checks(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.slow
+@parametrize_with_checks(OTHERS)
+def test_checks_with_networks_of_the_usual_size(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, *OTHERS])
 def test_no_check_is_switched_off(estimator: Any) -> None:
     tags = get_tags(estimator)
     assert not tags.non_deterministic

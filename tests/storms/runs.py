@@ -112,8 +112,8 @@ class Runs:
         self._known: dict[str, Undisturbed] = {}
         write_tables(folder)
 
-    def training(self, kind: str, out: Path) -> list[str]:
-        return training(kind, self.folder, out)
+    def training(self, kind: str, out: Path, minutes: float = 0.0001) -> list[str]:
+        return training(kind, self.folder, out, minutes)
 
     def undisturbed(self, kind: str) -> Undisturbed:
         if kind not in self._known:
@@ -124,7 +124,10 @@ class Runs:
         return self._known[kind]
 
     def finish(self, kind: str, out: Path) -> None:
-        """Resume a run to its end, which must match that of the undisturbed run; leave no folder."""
-        assert self.commands.run(*self.training(kind, out)) == 0, self.commands.errors
+        """Resume a run to its end, which must match that of the undisturbed run; leave no folder.
+
+        Nobody stops it any more, so it saves itself the time for checkpoints within an epoch.
+        """
+        assert self.commands.run(*self.training(kind, out, minutes=10)) == 0, self.commands.errors
         assert_same_content(content_of(out), self.undisturbed(kind).content)
         shutil.rmtree(out)

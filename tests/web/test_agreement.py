@@ -1,4 +1,4 @@
-"""The paper's networks on real test images: Node and Chromium against the Python runtime."""
+"""The paper's networks on real test images: Node, Chromium and Firefox against the Python runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bayesbinn.data.published.cifar import read_records
 from bayesbinn.data.published.mnist import read_idx
 from bayesbinn.packing.packer import pack
 from bayesbinn.runtime import load
-from tests.helpers.web import MODULE, chromium, close, job, run_jobs, same_bits, served
+from tests.helpers.web import MODULE, chromium, close, firefox, job, run_jobs, same_bits, served
 
 
 def smooth_cnn() -> torch.nn.Module:
@@ -85,12 +85,18 @@ def agrees_in_node(name: str, data_dir: Path, folder: Path, count: int) -> None:
         check(name, mode, said["y"], path, x)
 
 
-def agrees_in_chromium(name: str, data_dir: Path, folder: Path, count: int) -> None:
+def site(name: str, data_dir: Path, folder: Path, count: int) -> tuple[Path, Any]:
+    """A folder with a page, the runtime, a network and images."""
     path, x = packed(name, data_dir, folder, count)
     (folder / "x").write_bytes(x.astype(np.float32).tobytes())
     for file in (MODULE, MODULE.with_suffix(".wasm")):
         shutil.copy(file, folder)
     (folder / "index.html").write_text("<!doctype html><title>test</title>")
+    return path, x
+
+
+def agrees_in_chromium(name: str, data_dir: Path, folder: Path, count: int) -> None:
+    path, x = site(name, data_dir, folder, count)
     with served(folder) as address, chromium() as browser:
         page = browser.new_page()
         page.goto(f"{address}/index.html")
@@ -137,3 +143,13 @@ def test_node_computes_what_python_does_for_a_thousand_images(name: str, data_di
 @pytest.mark.parametrize("name", NETWORKS)
 def test_chromium_computes_what_python_does_for_a_thousand_images(name: str, data_dir: Path, tmp_path: Path) -> None:
     agrees_in_chromium(name, data_dir, tmp_path, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_firefox_computes_what_python_does_for_a_thousand_images(name: str, data_dir: Path, tmp_path: Path) -> None:
+    path, x = site(name, data_dir, tmp_path, 1000)
+    with served(tmp_path) as address, firefox(tmp_path / "profile", f"{address}/index.html") as call:
+        for mode in ("exact", "int8"):
+            text = call(IN_PAGE, [path.name, mode])
+            check(name, mode, np.frombuffer(base64.b64decode(text), np.float32), path, x)
