@@ -105,7 +105,7 @@ def firefox(profile: Path, address: str) -> Iterator[Callable[[str, list[str]], 
         def ask(method: str, **parameters: Any) -> Any:
             number = next(numbers)
             line.send(json.dumps({"id": number, "method": method, "params": parameters}))
-            while (said := json.loads(line.recv(timeout=120))).get("id") != number:
+            while (said := json.loads(line.recv(timeout=1200))).get("id") != number:
                 pass
             assert said["type"] == "success", said
             return said["result"]
