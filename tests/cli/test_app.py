@@ -407,7 +407,7 @@ def test_labels_that_do_not_match_are_not_scored(call: Call, place: Path, tmp_pa
     (tmp_path / "new.csv").write_text(text.replace("tulip", "lily", 1))
     answer = call("predict", place / "run", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
     assert answer.code == 0 and "scored against" not in answer.out
-    assert answer.err == "note: not scored: column 'kind' holds 'lily' in row 2, which is none of the 2 classes\n"
+    assert answer.err == "note: not scored: column 'kind' holds 'lily' in row 2, which is not one of the 2 classes\n"
     unlabelled = "\n".join(line.rpartition(",")[0] for line in text.splitlines())
     (tmp_path / "plain.csv").write_text(unlabelled)
     answer = call("predict", place / "run", tmp_path / "plain.csv", "--out", tmp_path / "q.csv")

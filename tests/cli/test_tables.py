@@ -57,10 +57,10 @@ def test_train_says_what_it_made_of_the_columns(place: Path) -> None:
     for part in (
         "columns: 3 numbers (",
         "1 category (5 codes), 1 true/false (1 code), 1 date (",
-        "missing cells have a code of their own: age, job",
+        "an extra code marks missing cells: age, job",
         "rare categories share a code: job",
         "dropped: 5 of 150 rows, which have no label",
-        "left out: 'id' (almost every row has its own",
+        "left out: 'id' (almost every row has a different value",
         "left out: 'constant' (always the same)",
         "classification: 2 classes, no, yes",
         "chosen network: table",

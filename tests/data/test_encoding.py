@@ -128,7 +128,7 @@ def test_columns_that_say_nothing_are_left_out_and_named() -> None:
     encoding = learn_encoding(table, notes=notes)
     assert encoding.names == ("x", "sometimes") and encoding.ignored == ("id", "constant", "empty")
     assert notes == [
-        "left out: 'id' (almost every row has its own, as names and numbers of rows have)",
+        "left out: 'id' (almost every row has a different value, like names or row numbers)",
         "left out: 'constant' (always the same)",
         "left out: 'empty' (all cells are missing)",
     ]
@@ -160,7 +160,7 @@ def test_what_cannot_be_encoded_is_one_line(table: dict[str, Any], message: str)
 
 def test_weights_that_are_none_are_refused() -> None:
     for weights in ([1.0], [1.0, -1.0], [1.0, np.nan]):
-        with pytest.raises(InvalidInput, match="weights must be one finite number from 0 for each row"):
+        with pytest.raises(InvalidInput, match="weights must be one finite number for each row, 0 or more"):
             learn_encoding({"x": [1, 2]}, np.array(weights))
 
 

@@ -44,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = folder / "ru\x1b[31mn"
     said = bayesbinn("train", table, "--label", "kind", "--epochs", "5", "--out", run)
     assert "\x1b" not in said and "\x07" not in said
-    assert r"\x1b]0;owned\x07rose" in said and r"code of their own: \x1b]0;owned\x07time" in said
+    assert r"\x1b]0;owned\x07rose" in said and r"marks missing cells: \x1b]0;owned\x07time" in said
     assert r"ru\x1b[31mn" in said
     return folder
 

@@ -104,14 +104,14 @@ def test_a_section_and_a_node_cannot_share_a_tensor() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("",), "its rule must be a text"),
+        (("",), "its rule must be text"),
         (("x", {"a": float("inf")}), "a must be a finite number"),
         (("x", {"a": (1.0, float("nan"))}), "a must be a finite number"),
         (("x", {"a": "1"}), "a must be a finite number"),
         (("x", {"a": True}), "a must be a finite number"),
         (("x", {}, {"t": np.zeros(2)}), "t must be an array of float32 or float16 or uint8"),
         (("x", {}, {"t": np.array([np.nan], np.float32)}), "t has NaN or infinite values"),
-        (("x", {"t": 1.0}, {"t": np.zeros(2, np.float32)}), "each there once"),
+        (("x", {"t": 1.0}, {"t": np.zeros(2, np.float32)}), "each used once"),
         (("x", {str(i): 1.0 for i in range(65)}), "at most 64 entries"),
     ],
 )
@@ -135,7 +135,7 @@ def test_odd_sections_are_refused(arguments: tuple[Any, ...], message: str) -> N
         ("conformal", '{"rule":"x","tensors":["scores","scores"]}', "its tensors must be a list of names"),
         ("conformal", '{"rule":"x","tensors":["other"]}', "the file has no tensor 'conformal:other'"),
         ("conformal", '{"rule":"x"}', "tensor 'conformal:scores' belongs to no node"),
-        ("conformal", '{"rule":7,"tensors":["scores"]}', "its rule must be a text"),
+        ("conformal", '{"rule":7,"tensors":["scores"]}', "its rule must be text"),
         ("conformal", "[" * 20_000, "the section conformal is not JSON"),
         ("calibration", '{"rule":"x","rule":"y"}', "the section calibration has the same key twice"),
         ("unfamiliarity", '{"rule":"x","numbers":{"a":NaN}}', "the section unfamiliarity has NaN as a number"),

@@ -1,4 +1,4 @@
-"""A drawing as MNIST's digits were prepared: scaled to fit a box of 20×20, its centre of mass in the middle of 28×28.
+"""Prepares a drawing like MNIST's digits: scaled to fit a box of 20×20, with its center of mass in the middle of 28×28.
 
 The page of ``bayesbinn export --to html`` does the same in JavaScript; a test compares the two.
 """
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 SIDE, BOX = 28, 20
 _FAINT = 16
-"""Pixels below it do not count as ink when the box is found: the edge of a blurred line, noise of a photograph."""
+"""Fainter pixels, such as blurred edges or the noise of a photograph, do not count as ink when the box is found."""
 
 Floats = NDArray[np.float64]
 
 
 def centred(ink: NDArray[np.uint8], side: int = SIDE, box: int = BOX) -> NDArray[np.uint8]:
-    """[side, side] pixels of a drawing of any size, bright on black; all black if there is nothing to see.
+    """[side, side] pixels of a drawing of any size, bright on black; all black if there is no ink.
 
     >>> dot = np.zeros((50, 70), dtype=np.uint8)
     >>> dot[10:20, 30:40] = 255
@@ -39,7 +39,7 @@ def centred(ink: NDArray[np.uint8], side: int = SIDE, box: int = BOX) -> NDArray
 
 
 def _areas(size: int, smaller: int) -> Floats:
-    """[smaller, size]: which share of each pixel every new one covers; rows add up to 1."""
+    """[smaller, size]: the share of each pixel in every new pixel; rows add up to 1."""
     edges = np.arange(smaller + 1) * (size / smaller)
     pixels = np.arange(size)
     ends = np.minimum(edges[1:, None], pixels + 1)
@@ -48,6 +48,6 @@ def _areas(size: int, smaller: int) -> Floats:
 
 
 def _start(mass: Floats, side: int) -> int:
-    """Where the image starts, so that its centre of mass is in the middle and all of it is visible."""
+    """Where the image starts, so that its center of mass is in the middle and all of it is visible."""
     centre = float((mass * (np.arange(len(mass)) + 0.5)).sum() / mass.sum())
     return min(max(int(np.floor(side / 2 - centre + 0.5)), 0), side - len(mass))

@@ -1,8 +1,8 @@
-"""Random distortions of a whole batch of drawings at once: turned, sheared, stretched, shifted, thicker or thinner.
+"""Randomly distorts a whole batch of drawings at once: rotated, sheared, stretched, shifted, thicker or thinner.
 
-They are what different hands and pens do to one digit, so a network that was trained with them recognises what is
-drawn with a mouse. At strength 1 an image is turned by up to 15°, sheared by up to 0.2, stretched by up to a fifth,
-shifted by up to two pixels of 28, and its lines grow or shrink by up to a pixel on each side.
+The distortions imitate different hands and pens, so a network that was trained with them recognizes what is drawn with
+a mouse. At strength 1 an image is rotated by up to 15°, sheared by up to 0.2, stretched by up to a fifth, shifted by up
+to two pixels of 28, and its lines grow or shrink by up to a pixel on each side.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TURN, _SHEAR, _STRETCH, _SHIFT = torch.pi / 12, 0.2, 0.2, 2 / 14
 
 @dataclass(frozen=True)
 class Distortions:
-    """For each image the map from places in the result to places in the original, and how much its lines grow."""
+    """For each image, the map from places in the result to places in the original, and how much its lines grow."""
 
     maps: Tensor
     """[count, 2, 3], in units of half an image."""
@@ -29,10 +29,10 @@ class Distortions:
 
     @classmethod
     def random(cls, count: int, generator: torch.Generator, strength: float) -> Distortions:
-        """Uniform in all respects, up to `strength`."""
+        """Draw every distortion uniformly, up to `strength`."""
         uniform = strength * (2 * torch.rand((7, count), generator=generator) - 1)
         turn, shear, wide, high = _TURN * uniform[0], _SHEAR * uniform[1], *(_STRETCH * uniform[2:4])
-        # Stretching first and turning last, from the result back to the original.
+        # Stretching first and rotating last, from the result back to the original.
         cosine, sine = turn.cos(), turn.sin()
         first = torch.stack([cosine * (1 + wide), (shear * cosine - sine) * (1 + wide), _SHIFT * uniform[4]], dim=1)
         second = torch.stack([sine * (1 + high), (shear * sine + cosine) * (1 + high), _SHIFT * uniform[5]], dim=1)
@@ -42,7 +42,7 @@ class Distortions:
         return Distortions(self.maps[part], self.thickness[part])
 
     def applied(self, images: Tensor, rows: npt.NDArray[np.int64]) -> Tensor:
-        """The images at `rows`, each distorted as drawn: [len(rows), C, H, W], same dtype.
+        """The images at `rows`, each with its distortion: [len(rows), C, H, W], same dtype.
 
         >>> ink = torch.zeros(1, 1, 5, 5, dtype=torch.uint8)
         >>> ink[..., 2] = 255

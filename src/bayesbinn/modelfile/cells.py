@@ -1,7 +1,7 @@
-"""The cells of a table as numbers: text, numbers, true and false, dates, and what stands for a missing cell.
+"""Reads the cells of a table as numbers: text, numbers, booleans, dates, and the ways to write a missing cell.
 
-Every function takes one cell and returns NaN for a missing one. Cells come from CSV files (all text), from Python
-(None, datetime), from NumPy, pandas and polars; none of these is imported here but NumPy.
+Numbers, booleans and dates become a float, which is NaN for a missing cell. Cells come from CSV files (all text),
+Python (None, datetime), NumPy, pandas and polars; of these, only NumPy is imported here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MISSING = frozenset(
     {"", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"}
     | {"NULL", "NaN", "None", "n/a", "nan", "null", "NaT", "?"}
 )
-"""Text that stands for a missing cell: what pandas takes for it when it reads a file, and a question mark."""
+"""Text that means a missing cell: what pandas recognizes when it reads a file, and a question mark."""
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
 _TIME = r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
@@ -33,11 +33,11 @@ _FALSE = frozenset({"false", "f", "no", "n", "0", "0.0"})
 
 
 class NotOfItsKind(InvalidInput):
-    """A cell that is not what its column holds; the text says what is needed."""
+    """A cell that does not fit its column; the text says what is needed."""
 
 
 def is_missing(cell: Any) -> bool:
-    """Whether a cell is not there: None, NaN, NaT, pandas' NA, or text that stands for it.
+    """Whether a cell is missing: None, NaN, NaT, pandas' NA, or text in `MISSING`.
 
     >>> is_missing(" "), is_missing("NA"), is_missing(float("nan")), is_missing(0)
     (True, True, True, False)
@@ -48,12 +48,12 @@ def is_missing(cell: Any) -> bool:
         return cell.strip() in MISSING
     try:
         return bool(cell != cell)
-    except (TypeError, ValueError):  # pandas' NA says neither yes nor no
+    except (TypeError, ValueError):  # pandas' NA has no truth value
         return type(cell).__name__ == "NAType"
 
 
 def number_of(cell: Any) -> float:
-    """A number, as text or as itself.
+    """The number in a cell, which may be text.
 
     >>> number_of("1e3"), number_of(True), number_of("NA")
     (1000.0, 1.0, nan)
@@ -86,7 +86,7 @@ def _finite(cell: Any) -> float:
 
 
 def boolean_of(cell: Any) -> float:
-    """1 or 0: true, yes, 1 and so on.
+    """1 for true, yes, 1 and the like; 0 for their opposites.
 
     >>> boolean_of("Yes"), boolean_of(False), boolean_of(None)
     (1.0, 0.0, nan)
@@ -104,12 +104,12 @@ def boolean_of(cell: Any) -> float:
 
 
 def is_true_or_false(text: str) -> bool:
-    """Whether text in a file says true or false outright; yes and no are categories like others."""
+    """Whether text is the word true or false; yes and no are ordinary categories."""
     return text.strip().lower() in ("true", "false")
 
 
 def category_of(cell: Any) -> str | None:
-    """A category's name: text without spaces around it, a whole number without a decimal point; None if missing.
+    """A category's name: trimmed text, or a whole number without its decimal point; None if missing.
 
     >>> category_of(" nurse "), category_of(3.0), category_of(True), category_of("")
     ('nurse', '3', 'True', None)
@@ -148,14 +148,14 @@ def seconds_reader(order: DateOrder) -> Callable[[Any], float]:
 
 
 def seconds_of_array(dates: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """NumPy's dates as seconds since 1970; NaT is NaN."""
+    """NumPy dates as seconds since 1970; NaT becomes NaN."""
     lost = np.isnat(dates)
     micro = dates.astype("datetime64[us]").astype(np.int64)
     return np.where(lost, nan, micro / 1e6)
 
 
 def seconds_of_text(text: str, order: DateOrder) -> float:
-    """A date as text: the year first, or last with the day or the month in front, and a time if there is one."""
+    """Seconds since 1970 of a date as text: year first, or last after day and month in `order`; a time is optional."""
     found = _YEAR_FIRST.fullmatch(text.strip())
     if found:
         year, _, month, day, *time = found.groups()

@@ -1,4 +1,4 @@
-"""Columns as JSON and back. What is as usual is left out, and whole numbers have no decimal point."""
+"""Converts columns to JSON and back. Default values are left out, and whole numbers have no decimal point."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def _plain(value: Any) -> Any:
 
 
 def column_from(document: Any, place: int) -> Column:
-    """A column from what `column_document` gave; anything else is an `InvalidFile`."""
+    """Read a column that `column_document` wrote; anything else raises `InvalidFile`."""
     if not isinstance(document, dict):
-        raise InvalidFile(f"column {place} is no object")
+        raise InvalidFile(f"column {place} is not an object")
     content = dict(document)
     kind = content.pop("kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
@@ -51,7 +51,7 @@ def column_from(document: Any, place: int) -> Column:
 
 
 def _typed(value: Any, like: Any) -> Any:
-    """Lists as tuples, and numbers as floating point where the field holds such."""
+    """Lists as tuples, and integers as floats where the field holds floats."""
     if isinstance(value, list):
         return tuple(_typed(each, like[0] if isinstance(like, tuple) and like else None) for each in value)
     if like is not MISSING and type(like) is float and type(value) is int:

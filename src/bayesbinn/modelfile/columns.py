@@ -1,7 +1,7 @@
-"""The columns of a table: what a form needs to be drawn, and what an encoder needs to run.
+"""The columns of a table: the description that a form is drawn from and that an encoder runs.
 
-A cell becomes one or more *codes*, numbers that the network takes. A missing cell has codes that are all 0, and a
-code of its own, the last, where missing cells were seen in training.
+A cell becomes one or more *codes*, the numbers that the network takes. The codes of a missing cell are all 0. If the
+training data had missing cells, the column has one more code, the last, which marks them.
 """
 
 from __future__ import annotations
@@ -15,33 +15,36 @@ from bayesbinn.errors import InvalidInput
 
 DateOrder = Literal["ymd", "dmy", "mdy"]
 CYCLES: dict[str, float] = {"year": 365.2425 * 86400, "week": 7 * 86400.0, "day": 86400.0}
-"""Seconds after which a part of a date is the same again."""
+"""The length of each cycle in seconds."""
 CODES = ("line", "rank", "ramps")
-"""Of a number; see `Scale`."""
+"""The codes that a number can have; see `Scale`."""
 
 MAX_COLUMNS = 1 << 16
 MAX_CATEGORIES = 1 << 12
 MAX_KNOTS = 1 << 10
 MAX_WIDTH = 1 << 20
 MAX_NAME = 1 << 10
-"""Characters of the name of a column or a category."""
-_SECONDS = 400 * CYCLES["year"] * 30  # the years -10,000 to 14,000: what a date can be
+"""The maximum length of a column or category name, in characters."""
+_SECONDS = 400 * CYCLES["year"] * 30  # dates range from the year -10,000 to 14,000
 _FLOAT32_RANGE = (2.0**-126, 2.0**127)
 
 
 @dataclass(frozen=True)
 class Column:
-    """What all kinds of columns have."""
+    """What all kinds of columns share."""
 
     kind: ClassVar[str]
     name: str
     missing: bool = False
-    """Whether cells were missing in training: then a missing cell has a code of its own."""
+    """Whether the training data had missing cells; if so, one more code marks them."""
     height: float = 1.0
-    """The codes go from -height to height; a category that is there has `height`, one that is not 0."""
+    """Codes range from -height to height; the code of a cell's category is `height`, those of other categories 0."""
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.name, str) and len(self.name) <= MAX_NAME, "its name must be text of 1,024 characters")
+        _require(
+            isinstance(self.name, str) and len(self.name) <= MAX_NAME,
+            "its name must be text of at most 1,024 characters",
+        )
         _require(type(self.missing) is bool, "missing must be true or false")
         _require(
             type(self.height) is float and _FLOAT32_RANGE[0] <= self.height <= _FLOAT32_RANGE[1],
@@ -50,7 +53,7 @@ class Column:
 
     @property
     def value_codes(self) -> int:
-        """How many codes a cell has that is there."""
+        """How many codes a cell has, not counting the one for missing cells."""
         raise NotImplementedError
 
     @property
@@ -69,19 +72,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Scale(Column):
-    """What numbers and dates share: knots, and codes that say where between them a number is.
+    """What numbers and dates share: knots, and codes that say where a number is between them.
 
-    ``line`` goes evenly from -height at the first knot to height at the last and stays there beyond them. ``rank`` does
-    the same along the knots: from each to the next it gains as much as from any other. ``ramps`` is a code for each
-    two neighbouring knots, a line between these. With a single knot there is one ``line``: -height below, 0 at and
-    height above it.
+    ``line`` rises linearly from -height at the first knot to height at the last, and is constant beyond them. ``rank``
+    rises by the same amount between any two neighboring knots. ``ramps`` has a code for each pair of neighboring knots,
+    a line between the two. A single knot has one ``line``: -height below the knot, 0 at it and height above it.
     """
 
     range: tuple[float, float] = (0.0, 0.0)
-    """The smallest and the largest number in training; others are allowed."""
+    """The smallest and the largest number in training; numbers outside are allowed."""
     knots: tuple[float, ...] = (0.0, 1.0)
     codes: tuple[str, ...] = ("line", "rank")
-    """Which of `CODES` there are."""
+    """Which of `CODES` the column has."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,7 +95,7 @@ class Scale(Column):
 
     @property
     def scale_codes(self) -> int:
-        """How many codes say where between the knots it is."""
+        """How many codes describe the place between the knots."""
         return sum(len(self.knots) - 1 if name == "ramps" else 1 for name in self.codes)
 
     @property
@@ -112,7 +114,7 @@ class NumberColumn(Scale):
 
     kind: ClassVar[str] = "number"
     whole: bool = False
-    """Whether all numbers in training were whole ones."""
+    """Whether all numbers in training were whole numbers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,15 +123,15 @@ class NumberColumn(Scale):
 
 @dataclass(frozen=True)
 class CategoryColumn(Column):
-    """One of several names. Each category has a code; so have, if `other`, all rare and unseen ones together.
+    """One of several names. Each category has a code. With `other`, all rare and unseen categories share one more.
 
-    Without `other`, a category that was not seen in training has codes that are all 0.
+    Without `other`, the codes of a category that was not seen in training are all 0.
     """
 
     kind: ClassVar[str] = "category"
     categories: tuple[str, ...] = ()
     other: bool = False
-    """Whether rare categories were taken together in training: unseen ones join them."""
+    """Whether rare categories were merged in training; unseen categories are then treated the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,7 +140,7 @@ class CategoryColumn(Column):
         _require(fine, f"1 to {MAX_CATEGORIES} categories are allowed")
         names = all(isinstance(each, str) and 1 <= len(each) <= MAX_NAME for each in self.categories)
         _require(names, f"a category must be text of 1 to {MAX_NAME} characters")
-        _require(len(set(self.categories)) == len(self.categories), "a category is there twice")
+        _require(len(set(self.categories)) == len(self.categories), "a category occurs twice")
 
     @property
     def value_codes(self) -> int:
@@ -164,15 +166,15 @@ class BooleanColumn(Column):
 
 @dataclass(frozen=True)
 class DateColumn(Scale):
-    """A date or a time, as seconds since 1970 (UTC where it has no time zone); so are its range and its knots.
+    """A date or time in seconds since 1970 (UTC if it has no time zone), as are the range and the knots.
 
-    After the codes of its place on the time line come two for each cycle: triangle waves from -height to height, a
-    quarter of the cycle apart.
+    After the codes of `Scale` come two for each cycle: triangle waves from -height to height, a quarter of the cycle
+    apart.
     """
 
     kind: ClassVar[str] = "date"
     cycles: tuple[str, ...] = ()
-    """Which of `CYCLES` there are: the time of the year, of the week, of the day."""
+    """Which of `CYCLES` the column has: the time of year, of the week, of the day."""
     order: DateOrder = "ymd"
     """How dates are written: 2024-01-31, 31.1.2024 or 1/31/2024. The first is always understood."""
 
@@ -207,7 +209,7 @@ def _check_range(bounds: Any) -> None:
 def _check_knots(knots: Any) -> None:
     _require(_are_numbers(knots) and 1 <= len(knots) <= MAX_KNOTS, f"1 to {MAX_KNOTS} finite knots are allowed")
     steps = [high - low for low, high in pairwise(knots)]
-    # A step that is not a normal number would make codes that are not numbers.
+    # A step that is too small or infinite would produce NaN codes.
     _require(all(2.0**-1000 <= step < float("inf") for step in steps), "its knots must ascend")
 
 

@@ -1,4 +1,4 @@
-"""Runs an encoding: columns of cells in, codes out. Prepared once, so that a single row takes some microseconds."""
+"""Runs an encoding: columns of cells in, codes out. Prepared once, so that a single row takes only microseconds."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from bayesbinn.modelfile.formulas import formula_of
 Codes = NDArray[np.float32]
 Numbers = NDArray[np.float64]
 _STRIP = 1 << 14
-"""Rows whose codes are computed at once, in float64."""
+"""How many rows are encoded at a time, in float64."""
 
 
 class InvalidCell(InvalidInput):
-    """A cell that is not what its column holds."""
+    """A cell that does not fit its column."""
 
     def __init__(self, what: str, row: int, needed: str) -> None:
         self.what, self.row, self.needed = what, row, needed
         super().__init__(self.in_row(row))
 
     def in_row(self, row: int) -> str:
-        """The message for a row, counted from 0, of a larger table that these rows were taken from."""
+        """The message for a row, counted from 0, of the larger table that these rows come from."""
         return f"{self.what} in row {row + 1}: {self.needed}"
 
     def anywhere(self) -> str:
@@ -36,10 +36,10 @@ class InvalidCell(InvalidInput):
 
 
 class Encoder:
-    """Cells of columns to codes.
+    """Turns columns of cells into codes.
 
-    There are two ways, for many rows (column by column, in NumPy) and for one (plain Python, which starts faster). Both
-    compute the same expressions in float64, so their codes are the same bits.
+    Many rows are encoded column by column in NumPy, a single row in plain Python, which has less overhead. Both compute
+    the same expressions in float64, so the codes are identical bit for bit.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -50,9 +50,9 @@ class Encoder:
         self._starts = [0, *np.cumsum([column.width for column in columns])[:-1].tolist()]
 
     def encode(self, cells: Iterable[Any], odd: list[InvalidCell] | None = None) -> Codes:
-        """[rows, width] of columns of cells, which are read one after the other.
+        """Encode columns of cells, read one after the other, as [rows, width].
 
-        With a list `odd`, cells that are not of their column's kind count as missing and are added to it.
+        With a list `odd`, cells that do not fit their column count as missing and are added to it.
         """
         codes: Codes | None = None
         for index, values in enumerate(cells):
@@ -82,7 +82,7 @@ class Encoder:
             self._formulas[index].many(numbers, codes)
 
     def encode_one(self, cells: Sequence[Any]) -> Codes:
-        """[1, width] of the cells of a single row: the same numbers."""
+        """Encode the cells of a single row as [1, width]; the numbers are those of `encode`."""
         codes: list[float] = []
         for column, reader, formula, cell in zip(self._columns, self._readers, self._formulas, cells, strict=True):
             try:
@@ -100,7 +100,7 @@ class Encoder:
         return np.array([codes], np.float32)
 
     def _read(self, index: int, values: Any, odd: list[InvalidCell] | None) -> Numbers:
-        """A column of cells as numbers: NaN is missing; of a category its place, -1 if it has none."""
+        """Read a column of cells as numbers. NaN means missing; a category is its index, or -1 if it has none."""
         column, reader = self._columns[index], self._readers[index]
         if isinstance(values, np.ma.MaskedArray):
             values = np.ma.filled(values.astype(object), None)
@@ -118,7 +118,7 @@ class Encoder:
                 return seconds_of_array(array).astype(np.float64)
             array = array.tolist() if array.dtype.kind in "biufOUS" else list(array)
         numbers = np.empty(len(array), np.float64)
-        known: dict[Any, float] = {}  # cells repeat: what was read is looked up
+        known: dict[Any, float] = {}  # cells repeat, so results are cached
         for row, cell in enumerate(array):
             try:
                 found = known.get(cell) if type(cell) is str else None

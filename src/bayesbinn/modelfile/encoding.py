@@ -1,8 +1,8 @@
-"""How the rows of a table become the numbers that a network takes: part of the model file, and needs NumPy alone.
+"""How the rows of a table become the numbers that a network takes. It is part of the model file and needs only NumPy.
 
-`TableEncoding` is the description (what is stored, and what a form can be drawn from); `encode` runs it. The codes
-of a row depend on that row alone and are the same bits whether it comes alone or among a million: every code is one
-expression of differences, quotients and limits in float64, which round the same way wherever they are computed.
+`TableEncoding` is the description, which is stored and which a form can be drawn from; `encode` runs it. The codes of
+a row depend only on that row and have the same bits whether it comes alone or among a million: every code is one
+expression of differences, quotients and limits in float64, which round the same way on every machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TableEncoding:
 
     columns: tuple[Column, ...]
     ignored: tuple[str, ...] = ()
-    """Columns of the training table that say nothing, such as row numbers: they may be there or not."""
+    """Columns of the training table that carry no information, such as row numbers; they are optional."""
 
     def __post_init__(self) -> None:
         names = [*(column.name for column in self.columns), *self.ignored]
@@ -63,7 +63,7 @@ class TableEncoding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns that are needed."""
+        """The names of the required columns."""
         return tuple(column.name for column in self.columns)
 
     @cached_property
@@ -77,18 +77,18 @@ class TableEncoding:
         return tuple(name for column in self.columns for name in column.code_names)
 
     def encode(self, table: Table, odd: list[InvalidCell] | None = None) -> NDArray[np.float32]:
-        """[rows, width] of a table, given as columns by name; columns that are not needed are passed over.
+        """Encode a table, given as columns by name, as [rows, width]; extra columns are ignored.
 
-        A column that is not there, and a cell that is not of its column's kind, are refused. With a list `odd`, such
-        a cell counts as missing and is added to it.
+        A missing column is an error, and so is a cell that does not fit its column. With a list `odd`, such a cell
+        counts as missing instead and is added to it.
         """
         self.check_columns(list(table))
         return self._encoder.encode((table[name] for name in self.names), odd)
 
     def encode_array(self, array: NDArray[Any], where: str = "the array") -> NDArray[np.float32]:
-        """The same for an array of one row each whose columns are those of the encoding, in its order.
+        """The same for a two-dimensional array whose columns are those of the encoding, in its order.
 
-        An array that has a column for each code instead, where there are more codes than columns, holds the codes.
+        If there are more codes than columns, an array with one column per code is taken as codes.
         """
         if array.ndim == 2 and array.shape[1] == len(self.columns):
             try:
@@ -107,7 +107,7 @@ class TableEncoding:
         return codes
 
     def encode_rows(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
-        """The same for rows, each with its cells by name. A missing cell is None; it may not be left out."""
+        """The same for rows that map column names to cells. A missing cell is None and must not be left out."""
         names = self.names
         try:
             if len(rows) == 1:
@@ -119,7 +119,7 @@ class TableEncoding:
         return self._encoder.encode(columns)
 
     def check_columns(self, there: Sequence[str], where: str = "the table") -> None:
-        """Refuse a table without one of the columns."""
+        """Raise an error if the table lacks a required column."""
         known = set(there)
         lost = [name for name in self.names if name not in known]
         if lost:
@@ -130,12 +130,12 @@ class TableEncoding:
             )
 
     def unknown_columns(self, there: Sequence[str]) -> list[str]:
-        """The columns of a table that training did not have."""
+        """The columns of a table that the training table did not have."""
         known = {*self.names, *self.ignored}
         return [name for name in there if name not in known]
 
     def notes_on(self, there: Sequence[str], where: str, label: str | None = None) -> list[str]:
-        """What a user should know of a table's columns: those that training did not have are not used."""
+        """What a user should know about a table's columns: those that training did not have are not used."""
         others = [name for name in self.unknown_columns(there) if name != label]
         some = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
         return [f"{where}: not used, because training did not have them: {some}"] if others else []
@@ -147,13 +147,13 @@ class TableEncoding:
     # ---- JSON ------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        """The text that the model file has."""
+        """The text that the model file stores."""
         document: dict[str, Any] = {"columns": [column_document(column) for column in self.columns]}
         return compact_json(document | ({"ignored": self.ignored} if self.ignored else {}))
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoding:
-        """Read and check such a text; anything odd is an `InvalidFile`.
+        """Read and check such a text; anything unexpected raises `InvalidFile`.
 
         >>> encoding = TableEncoding((BooleanColumn("member"),), ignored=("id",))
         >>> TableEncoding.from_json(encoding.to_json()) == encoding

@@ -1,6 +1,6 @@
-"""From the number that a cell is to its codes: each formula twice, for an array of numbers and for one.
+"""Turns the number of a cell into its codes. Each formula exists twice, for an array of numbers and for one number.
 
-Both ways compute the same differences, quotients and limits in float64, so that they round alike.
+Both compute the same differences, quotients and limits in float64, so they round alike.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from bayesbinn.modelfile.columns import CYCLES, BooleanColumn, CategoryColumn, C
 
 Numbers = NDArray[np.float64]
 STEP = 2.0**-1000
-"""Half the width of a line that is a step: every difference but 0 is beyond it."""
+"""Half the width of a line that acts as a step: every nonzero difference exceeds it."""
 
 
 class Formula(Protocol):
-    """The codes of a column for cells that are there."""
+    """The codes of a column for cells that are not missing."""
 
     nothing: list[float]
-    """The codes of a cell that is missing."""
+    """The codes of a missing cell."""
 
     def one(self, number: float) -> list[float]:
-        """Of one number."""
+        """The codes of one number."""
 
     def many(self, numbers: Numbers, codes: NDArray[np.float32]) -> None:
-        """Of many, into the first columns of `codes`, which are 0."""
+        """Write the codes of many numbers into the first columns of `codes`, which are 0."""
 
 
 class _Line:
@@ -52,7 +52,7 @@ class _Line:
 
 
 class _Rank:
-    """((j + clip((x − kⱼ)/(kⱼ₊₁ − kⱼ), 0, 1))·2/n − 1)·height for knot j, the last one up to x, of n + 1."""
+    """((j + clip((x − kⱼ)/(kⱼ₊₁ − kⱼ), 0, 1))·2/n − 1)·height, where knot j of n + 1 is the last one up to x."""
 
     def __init__(self, knots: Sequence[float], height: float) -> None:
         self._inner, self._height = list(knots[1:-1]), height
@@ -76,7 +76,7 @@ class _Rank:
 
 
 class _Wave:
-    """(|phase − ½|·4 − 1)·height; the phase is what x/period + shift has after the point."""
+    """(|phase − ½|·4 − 1)·height; the phase is the fractional part of x/period + shift."""
 
     def __init__(self, period: float, shift: float, height: float) -> None:
         self._period, self._shift, self._height = period, shift, height
@@ -92,7 +92,7 @@ class _Wave:
 
 
 class _Codes:
-    """Some formulas of one number, one after the other."""
+    """Several formulas of one number, in order."""
 
     def __init__(self, parts: list[Any]) -> None:
         self._each = [part.one for part in parts]
@@ -103,13 +103,13 @@ class _Codes:
         return [formula(number) for formula in self._each]
 
     def many(self, numbers: Numbers, codes: NDArray[np.float32]) -> None:
-        with np.errstate(over="ignore"):  # beyond the limits of every line
+        with np.errstate(over="ignore"):  # every line limits it
             for place, formula in enumerate(self._many):
                 codes[:, place] = formula(numbers)
 
 
 class _Places:
-    """`height` at the place of a category, 0 elsewhere; a category without a place is -1."""
+    """`height` at the index of a category, 0 elsewhere; a category without an index is -1."""
 
     def __init__(self, count: int, height: float) -> None:
         self.nothing = [0.0] * count

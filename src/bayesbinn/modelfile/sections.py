@@ -1,8 +1,8 @@
-"""What a model file of version 2 may hold besides its network: the classes' labels, and sections of statistics.
+"""What a version 2 model file may hold besides its network: class labels and sections of statistics.
 
-A section is a rule by name with its numbers and small tensors: how probabilities were calibrated, what prediction sets
-are made of, and by what rows unlike the training data are recognised. The file checks that a section is whole and
-finite; which numbers a rule needs is for the code that applies it.
+A section is a named rule with its numbers and small tensors: how probabilities were calibrated, what prediction sets
+are made of, and how rows unlike the training data are recognized. This module checks that a section is complete and
+finite; the code that applies a rule checks which numbers it needs.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ MAX_LABELS = 1 << 20
 _MAX_KEYS = 64
 _MAX_NUMBERS = 1 << 16
 _MAX_TEXT = 100
-MAX_WHOLE = 10**17  # what is read back has at most 18 characters
+MAX_WHOLE = 10**17  # a number is read back from at most 18 characters
 _TYPES = ("float32", "float16", "uint8")
 
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A rule by name, with what it needs."""
+    """A named rule with what it needs."""
 
     rule: str
-    """Which rule these are the numbers of, such as ``split conformal``."""
+    """The rule that these numbers belong to, such as ``split conformal``."""
     numbers: Mapping[str, Number] = field(default_factory=dict)
     """Finite numbers, or tuples of them."""
     tensors: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Arrays of float32, float16 or uint8."""
 
     def __post_init__(self) -> None:
-        _require(_is_name(self.rule), "its rule must be a text of 1 to 100 characters")
+        _require(_is_name(self.rule), "its rule must be text of 1 to 100 characters")
         _require(len(self.numbers) + len(self.tensors) <= _MAX_KEYS, f"at most {_MAX_KEYS} entries are allowed")
         for key, value in self.numbers.items():
             _require(_is_name(key), "the names of its numbers must be text")
@@ -50,9 +50,7 @@ class Section:
             fine = len(found) <= _MAX_NUMBERS and all(_is_number(each) for each in found)
             _require(fine, f"{key} must be a finite number, or at most {_MAX_NUMBERS} of them")
         for key, array in self.tensors.items():
-            _require(
-                _is_name(key) and key not in self.numbers, "the names of its tensors must be text, each there once"
-            )
+            _require(_is_name(key) and key not in self.numbers, "the names of its tensors must be text, each used once")
             known = isinstance(array, np.ndarray) and array.dtype.name in _TYPES and array.ndim <= 8
             _require(known, f"{key} must be an array of {' or '.join(_TYPES)}")
             _require(bool(np.isfinite(array).all()), f"{key} has NaN or infinite values")
@@ -76,7 +74,7 @@ def tensor_name(section: str, key: str) -> str:
 
 
 def section_text(section: Section) -> str:
-    """A section as JSON; its tensors stand in the file."""
+    """A section as JSON; the file stores its tensors separately."""
     numbers = {key: list(value) if isinstance(value, tuple) else value for key, value in section.numbers.items()}
     document = {"rule": section.rule, "numbers": numbers, "tensors": list(section.tensors)}
     return compact_json({key: value for key, value in document.items() if value})
@@ -107,7 +105,7 @@ def section_from(name: str, text: str, tensors: dict[str, NDArray[Any]]) -> Sect
 
 
 def check_labels(labels: Sequence[Label], names: Sequence[str]) -> None:
-    """Labels are of one type, distinct, and as many as the names of the classes."""
+    """Check that labels have one type, are distinct, and match the class names in number."""
     kinds = {type(label) for label in labels}
     _require(
         len(kinds) == 1 and kinds <= {str, int, float, bool}, "labels must be all text, all numbers or all true/false"

@@ -1,4 +1,4 @@
-"""The columns of an Arrow table as an encoding takes them, converted one at a time, when they are asked for."""
+"""The columns of an Arrow table in the form that an encoding takes, converted one at a time, on request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ArrowColumns(Mapping[str, Any]):
         self._read: dict[str, Any] = {}
 
     def at(self, rows: NDArray[np.int64]) -> ArrowColumns:
-        """Other rows of the same columns, whose text is not read again."""
+        """Other rows of the same columns; text is not read again."""
         other = ArrowColumns(self._path, self._table, self._names, rows)
         other._read = self._read
         return other
@@ -47,7 +47,7 @@ class ArrowColumns(Mapping[str, Any]):
 
 
 def cells_of(path: Path, name: str, column: Any) -> Any:
-    """A column as an array of numbers or dates, or as Arrow's text and true/false, in which null is missing."""
+    """A column as an array of numbers or dates, or as Arrow's text and true/false, where null means missing."""
     arrow, types = need("pyarrow", "reading tables"), need("pyarrow", "reading tables").types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -67,7 +67,7 @@ def cells_of(path: Path, name: str, column: Any) -> Any:
 
 
 def _text(column: Any) -> Any:
-    """Numbers if every cell is one that keeps its digits, otherwise trimmed text."""
+    """Numbers if every cell is one without leading zeros, otherwise trimmed text."""
     arrow, compute = need("pyarrow", "reading tables"), need("pyarrow.compute", "reading tables")
     column = compute.utf8_trim_whitespace(column)
     lost = compute.is_in(column, value_set=arrow.array(sorted(MISSING), column.type))
@@ -81,5 +81,5 @@ def _text(column: Any) -> Any:
 
 
 def _numbers(column: Any) -> NDArray[np.float64]:
-    numbers: NDArray[np.float64] = column.to_numpy()  # null is NaN
+    numbers: NDArray[np.float64] = column.to_numpy()  # null becomes NaN
     return numbers.astype(np.float64)

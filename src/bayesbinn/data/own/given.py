@@ -1,4 +1,4 @@
-"""Labels that come with inputs to predict: how good the predictions are can then be told at once."""
+"""Labels that come with inputs to predict, so that the predictions can be scored right away."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bayesbinn.data.own.tables import read_table
 
 
 def given_targets(path: Path, card: DataCard, names: list[str]) -> tuple[Tensor | None, tuple[str, ...]]:
-    """The labels of a file of inputs as targets of the network; None if it has none that all fit, and then why.
+    """The labels in a file of inputs, as targets of the network; None, and a note, if not all of them are usable.
 
-    In a table they are in the column that the network was trained to predict, in an .npz file in `y`. Of images in
-    folders (`names` are their paths below `path`), the folder is the class if every folder is called like one.
+    In a table they are in the column that the network was trained to predict, in an .npz file in `y`. For images in
+    folders (`names` are their paths below `path`), the folder is the class if every folder is named after one.
     """
     kind = path.suffix.lower()
     if path.is_dir():
@@ -42,7 +42,7 @@ def given_targets(path: Path, card: DataCard, names: list[str]) -> tuple[Tensor 
 
 
 def _labels_of_inputs(path: Path, names: Sequence[str]) -> Sequence[str]:
-    """The labels, where they stand beside inputs."""
+    """The labels, if the file also has inputs."""
     return ["y"] if {"x", "y"} <= set(names) else []
 
 
@@ -51,7 +51,7 @@ def _classes(labels: list[Any], card: DataCard) -> tuple[Tensor | None, str]:
     found = [places.get(_text(label), places.get(_whole(label))) for label in labels]
     if None in found:
         row = found.index(None)
-        return None, f"{labels[row]!r} in row {row + 1}, which is none of the {len(places)} classes"
+        return None, f"{labels[row]!r} in row {row + 1}, which is not one of the {len(places)} classes"
     return torch.tensor(found, dtype=torch.int64), ""
 
 
@@ -68,7 +68,7 @@ def _text(label: Any) -> str:
 
 
 def _whole(label: Any) -> str:
-    """A whole number without a decimal point, as classes are named."""
+    """A whole number without a decimal point, like the names of classes."""
     number = _number(label)
     return str(int(number)) if number is not None and np.isfinite(number) and number == int(number) else ""
 

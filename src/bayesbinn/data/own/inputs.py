@@ -36,12 +36,11 @@ def load_inputs(
     notes: list[str] | None = None,
     label: str | None = None,
 ) -> tuple[Tensor, list[str]]:
-    """Inputs [N, *shape] as stored, not yet normalised, and a name for each: its file, or its row from 0.
+    """Inputs [N, *shape] as stored, not yet normalized, and a name for each: its file, or its row counted from 0.
 
-    From a table the columns `features` are taken, in that order, and others are passed over; without
-    names, all columns. With an `encoding` its columns are taken, and become codes; columns that training did not have
-    are named in `notes`, but for the `label`.
-    From a `.npz` file the array `x` is taken, or the only one; a `.npy` file has but one.
+    A table provides the columns `features`, in that order, or all columns if there are no names; others are ignored.
+    With an `encoding`, its columns become codes; columns that training did not have, except the `label`, are named in
+    `notes`. A `.npz` file provides the array `x`, or its only array; a `.npy` file has just one.
     Images are one file, or a folder with all its subfolders.
     """
     where = existing_path(path)
@@ -72,14 +71,14 @@ def _encoded(path: Path, array: Array, encoding: TableEncoding) -> Tensor:
 
 
 def _fits(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Axes may be left out where they are 1, or all be flattened; other axes are not put in another order by guess."""
+    """Axes of size 1 may be left out, or all axes flattened; other axes are never reordered by guessing."""
     if len(found) == 1 or len(wanted) == 1:
         return prod(found) == prod(wanted)
     return [size for size in found if size != 1] == [size for size in wanted if size != 1]
 
 
 def _columns(path: Path, features: Sequence[str]) -> Tensor:
-    """The columns that the model was trained on, by name; those of a model without names, in their order."""
+    """The columns that the model was trained on, by name; if the model has no names, all columns in order."""
     table = read_table(path, [])
     there: list[str] = table.column_names
     if not features and _are_cells(there):
@@ -99,7 +98,7 @@ def _columns(path: Path, features: Sequence[str]) -> Tensor:
 
 
 def _are_cells(names: list[str]) -> bool:
-    """Whether a header is all numbers, but for numbers that count the columns, as pandas writes them."""
+    """Whether a header is all numbers, except numbers that count the columns, as pandas writes them."""
     counted = [str(i) for i in range(len(names) + 1)]
     return names not in (counted[:-1], counted[1:]) and all(map(is_number, names))
 
@@ -117,5 +116,5 @@ def _images(path: Path, shape: tuple[int, ...]) -> tuple[Tensor, list[str]]:
             f"{path}: images of {tuple(inputs.shape[1:])} (channels, height, width), but the model takes {shape}"
         )
     names = [os.fspath(file.relative_to(path)) if path.is_dir() else file.name for file in files]
-    names = [name.encode("utf-8", "backslashreplace").decode() for name in names]  # of any bytes, into any file
+    names = [name.encode("utf-8", "backslashreplace").decode() for name in names]  # names may have any bytes
     return inputs.expand(-1, shape[0], -1, -1).contiguous(), names

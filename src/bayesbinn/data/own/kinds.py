@@ -1,4 +1,4 @@
-"""What kind of column some cells make (numbers, categories, true/false, dates), and how often each value occurs."""
+"""Finds the kind of a column from its cells (numbers, categories, true/false, dates), and counts each value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEADING_ZERO = re.compile(r"[+-]?0[0-9]", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)?", re.ASCII)
 _MANY = 10
 _FEW = 0.05
-"""Of the rows: so few words among numbers that differ from row to row are slips, not names."""
+"""If no more than this share of the rows holds words, among numbers that rarely repeat, the words are mistakes."""
 _NUMBERS = (int, float, np.integer, np.floating, Decimal)
 
 
@@ -43,7 +43,7 @@ class Name(str):
 
 @dataclass(frozen=True)
 class Cells:
-    """The distinct values of a column, ascending, and how many rows have each; missing cells are counted apart."""
+    """The distinct values of a column, ascending, and how many rows have each; missing cells are counted separately."""
 
     kind: Kind
     values: NDArray[Any]
@@ -59,7 +59,7 @@ class Cells:
 
 
 def read_cells(name: str, values: Any, weights: Floats | None) -> Cells:
-    """Look at a column: NumPy's, pandas' and polars' types say what it is, of other cells their text does.
+    """Read a column. Its NumPy, pandas or polars type decides its kind; if it has none, the cells do.
 
     >>> read_cells("x", ["1", "2.5", "NA", "1"], None)
     Cells(kind='number', values=array([1. , 2.5]), weights=array([2., 1.]), missing=1.0, order='ymd')
@@ -102,13 +102,13 @@ def _counted(kind: Kind, numbers: Floats, weights: Floats | None, order: DateOrd
     else:
         missing = float(lost.sum())
         numbers = numbers[~lost]
-    numbers = numbers + 0.0  # -0 is 0
+    numbers = numbers + 0.0  # -0 becomes 0
     values, which = np.unique(numbers, return_inverse=True)
     return Cells(kind, values, _sums(which, len(values), weights), missing, order)
 
 
 def _sums(which: NDArray[np.intp], count: int, weights: Floats | None) -> Floats:
-    """Weights by value, added in an order that does not depend on that of the rows."""
+    """Sums of weights by value, added in an order that does not depend on the order of the rows."""
     if weights is None:
         return np.bincount(which, minlength=count).astype(np.float64)
     order = np.lexsort((weights, which))
@@ -116,7 +116,7 @@ def _sums(which: NDArray[np.intp], count: int, weights: Floats | None) -> Floats
 
 
 def _of_objects(name: str, cells: Sequence[Any], weights: Floats | None, is_category: bool) -> Cells:
-    """Cells of any type: each distinct one is looked at once."""
+    """Cells of any type; each distinct cell is read once."""
     distinct: dict[Any, int] = {}
     which = np.empty(len(cells), np.intp)
     for row, cell in enumerate(cells):
@@ -180,13 +180,13 @@ def _kind_of(name: str, there: list[Any]) -> tuple[Kind, DateOrder]:
 
 
 def _refuse_slips(name: str, there: list[Any], found: list[Any], which: NDArray[np.intp]) -> None:
-    """Refuse what would make a category of a column of numbers: a decimal comma, or a few words among them."""
+    """Reject what would turn a column of numbers into categories: decimal commas, or a few words."""
     if any(isinstance(cell, Name) for cell in there):
         return
     if have_decimal_commas(there):
         raise InvalidInput(f"column {name!r} {decimal_comma(there)}")
     if len(there) <= max(_MANY, len(which) / 2):
-        return  # values repeat: names, some of which are digits
+        return  # values repeat: categories, some of which are digits
     odd = [place for place, cell in enumerate(found) if not is_missing(cell) and not _is_a_number(cell)]
     rows = np.isin(which, odd)
     if 0 < rows.sum() <= _FEW * len(which):
@@ -202,7 +202,7 @@ def _is_a_number(cell: Any) -> bool:
 
 
 def have_decimal_commas(texts: Sequence[Any]) -> bool:
-    """Whether all are numbers, some of which are written with a comma.
+    """Whether all texts are numbers, and some are written with a decimal comma.
 
     >>> have_decimal_commas(["1,5", "2"]), have_decimal_commas(["1", "2"]), have_decimal_commas(["1,5", "x"])
     (True, False, False)
@@ -212,7 +212,7 @@ def have_decimal_commas(texts: Sequence[Any]) -> bool:
 
 
 def decimal_comma(texts: Sequence[str]) -> str:
-    """What is wrong with the first of them."""
+    """What is wrong with the first decimal comma."""
     text = next(text.strip() for text in texts if "," in text)
     return (
         f"holds {text!r:.100}: write numbers with a point and without separators, such as {text.replace(',', '.'):.100}"
@@ -230,7 +230,7 @@ def _refuse_infinite(name: str, there: list[Any]) -> None:
 
 
 def _is_number(text: str) -> bool:
-    """Whether text is a number, infinite ones too, which are refused with a message of their own."""
+    """Whether text is a number. Infinite numbers count; they are rejected later, with a specific message."""
     plain = text.strip()
     if plain.lower().lstrip("+-") in ("inf", "infinity"):
         return True
