@@ -138,7 +138,7 @@ def frame(**columns: object) -> pd.DataFrame:
 LABELS = np.tile([0, 1], 20)
 TO_FIT: dict[str, tuple[pd.DataFrame, object, str]] = {
     "no rows": (frame().head(0), LABELS[:0], "0 sample(s)"),
-    "one class": (frame(), LABELS * 0, "all rows are of one class, 0"),
+    "one class": (frame(), LABELS * 0, "all rows have one class, 0"),
     "missing label": (frame(), np.array([None, "x"] * 20, object), "the label in row 1 is missing (None)"),
     "NaN label": (frame(), np.where(LABELS, np.nan, 1.0), "every row needs a target"),
     "mixed labels": (frame(), np.array([1, "x"] * 20, object), "y holds int and str"),

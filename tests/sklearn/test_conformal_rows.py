@@ -96,7 +96,7 @@ def test_other_targets_of_conformal_rows_change_no_prediction_of_a_regressor(mon
 def test_a_word_that_only_a_conformal_row_has_is_named() -> None:
     parts = split(iris(), SHARES, np.random.default_rng(0), stratify=True)
     changed = replace(parts, conformal=a_word_among_numbers(parts.conformal))
-    with pytest.warns(BayesbinnWarning, match="'c' holds 'unknown', which no row to train on has: a number is needed"):
+    with pytest.warns(BayesbinnWarning, match="'c' holds 'unknown', unlike every training row: a number is needed"):
         fitted = fit_parts(changed, BinaryNetworkClassifier(random_state=0, epochs=1)._plan(), 3)
     assert fitted.encoding.columns[2].kind == "number"
 

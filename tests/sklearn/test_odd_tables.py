@@ -175,7 +175,7 @@ def test_quantities_beyond_float32_are_refused_or_named() -> None:
     for scale, message in ((1e300, "use a larger unit"), (1e-300, "use a smaller unit")):
         with pytest.raises(BayesbinnError, match=message):
             BinaryNetworkRegressor(**FEW).fit(X, scale * X[:, 0])
-    with pytest.warns(BayesbinnWarning, match="subtract its mean to keep its digits"):
+    with pytest.warns(BayesbinnWarning, match="subtract its mean to keep its precision"):
         BinaryNetworkRegressor(**FEW).fit(X, 1e9 + X[:, 0])
     constant = BinaryNetworkRegressor(**FEW).fit(X, np.full(ROWS, 7.0))
     assert np.allclose(constant.predict(X), 7.0)
@@ -188,7 +188,7 @@ def test_a_warm_start_refuses_other_columns_classes_and_cells() -> None:
     table = pd.DataFrame(X, columns=list("abc"))
     model = classifier(warm_start=True).fit(table, Y)
     for other, labels, message in (
-        (table.assign(d=1.0), Y, "'d' is not in both tables"),
+        (table.assign(d=1.0), Y, "'d' is in only one of the tables"),
         (table, np.array(["u", "v"])[Y], "the classes of the last fit, 0, 1, but y has 'u', 'v'"),
         (table.assign(a="word"), Y, "column 'a' holds 'word': a number is needed"),
     ):

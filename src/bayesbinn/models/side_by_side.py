@@ -1,12 +1,12 @@
 """Several binary networks of one shape, trained side by side: one matrix product serves all of them.
 
-Their outputs are [rows, networks, outputs]; each network learns as if it were alone, and the mean of their
-probabilities predicts. Inside, activations are [networks·units, rows], so that a product of small matrices needs no
-copy and BatchNorm works along contiguous memory.
+Their outputs are [rows, networks, outputs]; each network learns as if it were alone, and predictions are the mean of
+their probabilities. Inside, activations are [networks·units, rows], so that a product of small matrices needs no copy
+and BatchNorm works along contiguous memory.
 
 A binary unit can only add or subtract an input. So the first layer gets every input `copies` times: with 5 weights of
--1 and +1 for it, a unit weighs it by -5, -3, -1, 1, 3 or 5. In training the copies' weights are added before the
-product, which costs nothing; in a model file the input is joined to itself.
+-1 and +1 for an input, a unit weights it by -5, -3, -1, 1, 3 or 5. In training the copies' weights are added before the
+product, which costs nothing; in a model file the input is concatenated with itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bayesbinn.models.networks import scaled
 from bayesbinn.models.registry import any_shape, network
 
 CONSTANT = 1e-7
-"""A variance below which a unit says the same of every row."""
+"""A unit whose variance is below this is constant."""
 EPSILON = 1e-5
 """Added to a variance."""
 MOMENTUM = 0.1
@@ -104,7 +104,7 @@ class SideBySide(nn.Module):
     def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """[rows, networks, outputs] for x [rows, inputs].
 
-        In training, `weights` of rows, which sum to 1, count in BatchNorm's mean and variance; None: all alike.
+        In training, `weights` of rows, which sum to 1, count in BatchNorm's mean and variance; None: all equal.
         """
         x = x.flatten(1).t()
         for place, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
@@ -121,7 +121,7 @@ class SideBySide(nn.Module):
 
     def first(self, networks: int) -> SideBySide:
         """The first networks alone, with copies of their weights and statistics."""
-        with torch.random.fork_rng([]):  # what the initial weights are does not matter
+        with torch.random.fork_rng([]):  # the initial weights do not matter
             found = SideBySide(self.sizes, networks, self.copies)
         own = self.state_dict()
         found.load_state_dict(
@@ -133,7 +133,7 @@ class SideBySide(nn.Module):
     def settle(self, x: Tensor, weights: Tensor | None = None) -> None:
         """Set BatchNorm's running statistics to those of these rows, for the weights as they are.
 
-        Training collects them from weights that change all the time. `weights` of rows sum to 1; None: all alike.
+        In training they come from weights that keep changing. `weights` of rows sum to 1; None: all equal.
         """
         share = torch.full((len(x),), 1 / len(x), device=x.device) if weights is None else weights
         x = x.flatten(1).t()
@@ -141,7 +141,7 @@ class SideBySide(nn.Module):
             z = layer(x)
             mean = z @ share
             variance = (z - mean.unsqueeze(1)).square_() @ share
-            # A unit that never varied would be scaled up 300 times, and make noise of a row that differs.
+            # A unit that never varied would be scaled up 300 times, and turn a row that differs into noise.
             variance.masked_fill_(variance < CONSTANT, 1 / CONSTANT)
             norm.get_buffer("running_mean").copy_(mean)
             norm.get_buffer("running_var").copy_(variance)
@@ -182,7 +182,7 @@ def is_side_by_side(model: nn.Module) -> bool:
 
 
 def each_alone(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """[rows·networks, outputs] and as many targets, for a loss that knows of one network alone.
+    """[rows·networks, outputs] and as many targets, for a loss that handles one network.
 
     >>> outputs, targets = each_alone(torch.zeros(5, 4, 3), torch.arange(5))
     >>> outputs.shape, targets.tolist()[:6]

@@ -25,7 +25,7 @@ def file_of(model: SideBySide, folded: Sequence[Affine], task: Task) -> ModelFil
 
 
 def file_of_draws(model: SideBySide, draws: Sequence[Weights]) -> ModelFile:
-    """The networks of a model once for each draw of its weights (and BatchNorm's statistics), all in one file."""
+    """One file with the networks of a model, once for each draw of its weights (and BatchNorm's statistics)."""
     weights: list[list[Tensor]] = []
     folded: list[list[Affine]] = []
     for tensors in draws:

@@ -31,7 +31,7 @@ from bayesbinn.sklearn.training import torch_threads
 
 
 class Packed:
-    """A model file and the runtime that executes it, which is built when it is first needed and never pickled."""
+    """A model file and the runtime that executes it. The runtime is built when first needed and never pickled."""
 
     def __init__(self, file: ModelFile, threads: int) -> None:
         self.file, self.threads = file, threads
@@ -39,7 +39,7 @@ class Packed:
 
     @property
     def model(self) -> Model:
-        """The packed networks, exact: a row's answer does not depend on the rows beside it."""
+        """The packed networks in exact mode: a row's prediction does not depend on the other rows."""
         if self._model is None:
             self._model = Model(self.file, "exact", self.threads)
         return self._model
@@ -100,7 +100,7 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
         for name, value, least in (
             ("networks", self.networks, 1),
             ("epochs", self.epochs, 1),
-            ("batch_size", self.batch_size, 2),  # BatchNorm makes a single row vanish
+            ("batch_size", self.batch_size, 2),  # BatchNorm maps a single row to 0
             ("patience", self.patience, 1),
             ("buffer", self.buffer, 0),
             *(("hidden", size, 1) for size in hidden or ()),
@@ -151,9 +151,9 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
         stream: Stream | None = getattr(self, "_stream", None)
         if stream is None:
             stream = Stream.new(self.buffer, plan.seed)
-            if hasattr(self, "_fitted"):  # go on with what `fit` learned, of which no rows were kept
+            if hasattr(self, "_fitted"):  # continue from `fit`, which kept no rows
                 stream.fitted, stream.learned_at = self._fitted, float("inf")
-        stream = stream.copy()  # a batch that is refused leaves no trace
+        stream = stream.copy()  # a rejected batch leaves no trace
         with _setting(plan, bool(self.verbose), type(self).__name__) as on_epoch:
             fitted = learn_batch(stream, rows, plan, classes, weigh, on_epoch)
         self._stream = stream
@@ -169,7 +169,7 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
         self.encoding_ = fitted.encoding
 
     def _described(self, file: ModelFile) -> ModelFile:
-        """The file with the names of the classes, where there are any."""
+        """The file with the names of the classes, if there are any."""
         return file
 
     def _weights_of(self, X: Any, sample_weight: Any, rows: int) -> Floats:
@@ -200,8 +200,8 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
     def unfamiliarity(self, X: Any) -> Floats:
         """[rows]: how unlike the training rows each row is.
 
-        95 % of usual rows are below 1; 2 is suspicious. The score looks at X alone: a row may be familiar and
-        hard, or unfamiliar and easy.
+        95 % of usual rows are below 1; 2 is suspicious. The score depends only on X: a row may be familiar but
+        hard, or unfamiliar but easy.
         """
         codes = self._codes(X)
         return unfamiliarity.score(self._packed.file.sections["unfamiliarity"], codes)
@@ -209,7 +209,7 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
     # ---- files -----------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a model file: it holds the encoding, and `bayesbinn.runtime.load` runs it without PyTorch."""
+        """Write a model file, which includes the encoding; `bayesbinn.runtime.load` runs it without PyTorch."""
         check_is_fitted(self)
         try:
             write(Path(path), self._packed.file)
@@ -231,12 +231,12 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
 
 
 def _refuse_other_columns(before: Fitted, rows: Rows) -> None:
-    """A warm start keeps its encoding: it would pass over a new column without a word."""
+    """A warm start keeps its encoding, so it would silently ignore a new column."""
     known = {*before.encoding.names, *before.encoding.ignored}
     differ = sorted(known ^ set(rows.columns))
     if differ:
         raise InvalidInput(
-            f"warm_start goes on with the columns of the last fit, and {differ[0]!r} is not in both tables; "
+            f"warm_start continues with the columns of the last fit, but {differ[0]!r} is in only one of the tables; "
             "pass the same columns, or set warm_start=False"
         )
 
@@ -252,11 +252,11 @@ def _require(condition: bool, name: str, value: Any, allowed: str) -> None:
 
 @contextmanager
 def _setting(plan: Plan, verbose: bool, title: str) -> Iterator[OnEpoch]:
-    """Threads, a progress bar, and messages that speak of the user's table."""
+    """Set up threads, a progress bar, and error messages in terms of the user's table."""
     try:
         with torch_threads(plan.threads), _progress(verbose, title) as on_epoch:
             yield on_epoch
-    except InvalidCell as error:  # rows in canonical form have other numbers
+    except InvalidCell as error:  # rows in canonical form are numbered differently
         raise InvalidInput(error.anywhere()) from None
 
 

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 MAX_UNITS = 20_000_000
-"""Whole-number weights are split row by row up to this sum."""
+"""Whole-number weights are split into units up to this sum."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Rows:
         return len(self.weights)
 
     def take(self, indices: Indices, weights: Floats | None = None) -> Rows:
-        """Some of the rows, with other weights if they are given."""
+        """Some of the rows, with new weights if they are given."""
         columns = {name: column[indices] for name, column in self.columns.items()}
         return Rows(columns, self.targets[indices], self.weights[indices] if weights is None else weights)
 
@@ -51,7 +51,7 @@ def canonical(columns: Mapping[str, Column], targets: NDArray[Any], weights: Flo
     """
     kept = np.flatnonzero(weights > 0)
     plain = {name: column + 0.0 if column.dtype.kind == "f" else column for name, column in columns.items()}
-    rows = Rows(plain, targets, weights).take(kept)  # -0.0 is 0.0
+    rows = Rows(plain, targets, weights).take(kept)  # -0.0 became 0.0
     keys = [_sortable(column) for column in (*rows.columns.values(), rows.targets)]
     order = np.lexsort(keys[::-1])
     changes = np.zeros(len(order), dtype=bool)
@@ -60,7 +60,7 @@ def canonical(columns: Mapping[str, Column], targets: NDArray[Any], weights: Flo
         ordered = key[order]
         changes[1:] |= ordered[1:] != ordered[:-1]
     first = np.flatnonzero(changes)
-    # Sorted before they are added, so that the sum has the same bits whatever the order of the rows was.
+    # Sorted before they are added, so that the sum has the same bits for any order of the rows.
     group = np.cumsum(changes) - 1
     by_weight = np.lexsort((rows.weights[order], group))
     totals = np.add.reduceat(rows.weights[order][by_weight], first) if len(first) else rows.weights
@@ -85,7 +85,7 @@ def _sortable(column: Column) -> NDArray[Any]:
 
 
 def concatenated(first: Rows, second: Rows) -> Rows:
-    """The rows of both, first those of the first."""
+    """The rows of both, in this order."""
     columns = {name: np.concatenate([column, second.columns[name]]) for name, column in first.columns.items()}
     return Rows(
         columns,
@@ -96,7 +96,7 @@ def concatenated(first: Rows, second: Rows) -> Rows:
 
 @dataclass(frozen=True)
 class Parts:
-    """Which rows serve what; no row serves two purposes."""
+    """The rows for each purpose; no row serves two."""
 
     training: Rows
     validation: Rows
@@ -108,10 +108,10 @@ class Parts:
 def split(
     rows: Rows, shares: Mapping[str, float], rng: np.random.Generator, *, stratify: bool, max_rows: int = 5000
 ) -> Parts:
-    """Split rows at random; `shares` of them become the parts of these names, the rest is for training.
+    """Split rows at random. `shares` says which fraction goes to each named part; the rest is for training.
 
-    Where all weights are whole numbers, and not all the same, a weight w counts as w equal rows, each of which may end
-    up in another part. No part but the training rows has more than `max_rows`.
+    If all weights are whole numbers, and not all the same, a weight w counts as w equal rows, which may end up in
+    different parts. Only the training part may have more than `max_rows`.
     """
     index, unit = _units(rows)
     order = rng.permutation(len(index))
@@ -127,22 +127,22 @@ def split(
 
 
 def _units(rows: Rows) -> tuple[Indices, Floats]:
-    """The row of every unit, and what one unit of a row weighs."""
+    """The row of every unit, and the weight of one unit of each row."""
     if counted_in_units(rows.weights):
         return np.repeat(np.arange(len(rows)), rows.weights.astype(np.int64)), np.ones(len(rows))
     return np.arange(len(rows)), rows.weights
 
 
 def counted_in_units(weights: Floats) -> bool:
-    """Whether weights say how often a row is there: whole numbers, not too many, and not all the same."""
+    """Whether weights say how often a row occurs: whole numbers, not too many, and not all the same."""
     whole = bool((weights == np.rint(weights)).all()) and weights.sum() <= MAX_UNITS
     return whole and bool((weights != weights[:1]).any())
 
 
 def _spread_classes(targets: NDArray[Any], order: Indices) -> Indices:
-    """The same units in an order in which every stretch has the classes in about their proportion.
+    """The same units, reordered so that every stretch has about the same proportions of classes.
 
-    Class k's units stand at the positions (i + ½)/n_k of the whole, so that a rare class is not lost by chance.
+    Class k's units are at the positions (i + ½)/n_k of the whole, so that a rare class is not lost by chance.
     """
     classes = targets[order]
     place = np.empty(len(order))
@@ -154,6 +154,6 @@ def _spread_classes(targets: NDArray[Any], order: Indices) -> Indices:
 
 
 def _gathered(rows: Rows, index: Indices, unit: Floats) -> Rows:
-    """Units merged to rows again, in canonical order."""
+    """Merge units into rows again, in canonical order."""
     found, counts = np.unique(index, return_counts=True)
     return rows.take(found, unit[found] * counts)

@@ -28,9 +28,9 @@ class Uncertainty:
 
     entropy: Floats
     aleatoric: Floats
-    """What stays uncertain however much data there were: the networks' mean entropy."""
+    """What would stay uncertain with any amount of data: the networks' mean entropy."""
     mutual_information: Floats
-    """What more data could settle: how much the networks disagree."""
+    """What more data could resolve: how much the networks disagree."""
 
 
 class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: ignore[misc]
@@ -45,7 +45,7 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
     hidden : int or sequence of int, default=None
         Units of the hidden layers; None: by the data's size.
     networks : int, default=None
-        How many networks are trained side by side. Their mean predicts.
+        How many networks are trained side by side. Predictions are their mean.
     epochs, batch_size : int, default=None
         None: by the data's size.
     class_weight : dict or "balanced", default=None
@@ -54,14 +54,13 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
         Keep the networks of the epoch with the lowest loss on a `validation_fraction` of the rows, and stop after
         `patience` epochs without a lower one.
     calibration_fraction, conformal_fraction : float, default=0.1
-        Shares of the rows that calibrate the probabilities, and that prediction sets are made of. No row serves two
-        purposes.
+        Shares of the rows used to calibrate the probabilities and to make prediction sets. No row is used for both.
     buffer : int, default=1000
-        Rows that `partial_fit` keeps at most.
+        How many rows `partial_fit` keeps at most.
     warm_start : bool, default=False
-        Let `fit` go on with the networks of the last `fit`.
+        Let `fit` continue to train the networks of the last `fit`.
     random_state : int, RandomState or None, default=None
-        Equal rows, in any order, with equal seeds give equal models.
+        The same rows, in any order, with the same seed give the same model.
     verbose : bool, default=False
         Show a progress bar.
     n_jobs : int, default=None
@@ -140,13 +139,13 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
         weights = self._weights_of(X, sample_weight, len(labels))
         classes = np.unique(labels[weights > 0])
         if len(classes) < 2:
-            raise InvalidInput(f"all rows are of one class, {_plain_label(classes[0])!r}; a classifier needs 2 or more")
+            raise InvalidInput(f"all rows have one class, {_plain_label(classes[0])!r}; a classifier needs 2 or more")
         codes = np.searchsorted(classes, np.where(weights > 0, labels, classes[0]))
         rows = canonical(columns, codes, weights)
         _refuse_one_row(rows)
         if self.warm_start and hasattr(self, "_packed") and not np.array_equal(classes, self.classes_):
             raise InvalidInput(
-                f"warm_start goes on with the classes of the last fit, {_some(self.classes_)}, but y has "
+                f"warm_start continues with the classes of the last fit, {_some(self.classes_)}, but y has "
                 f"{_some(classes)}; pass the same classes, or set warm_start=False"
             )
         self.classes_ = classes
@@ -154,9 +153,9 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> BinaryNetworkClassifier:
-        """Learn from a batch of rows, and keep what was learned from those before.
+        """Learn from a batch of rows, and keep what earlier batches taught.
 
-        The first call needs all `classes` that will come. At most `buffer` raw rows are kept in between.
+        The first call needs all `classes` that will occur. At most `buffer` raw rows are kept between calls.
         """
         first = not hasattr(self, "_packed")
         columns = read_columns(self, X, reset=first)
@@ -165,7 +164,7 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
         weights = self._weights_of(X, sample_weight, len(labels))
         if first:
             if classes is None:
-                raise InvalidInput("classes must be passed on the first call to partial_fit: all that will come")
+                raise InvalidInput("classes must be passed on the first call to partial_fit: all that will occur")
             self.classes_ = np.unique(classes)
             if len(self.classes_) < 2:
                 raise InvalidInput(f"one class, {_plain_label(self.classes_[0])!r}; a classifier needs 2 or more")
@@ -185,7 +184,7 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
             return None
         if isinstance(self.class_weight, str) and self.class_weight == "balanced":
             counts = np.bincount(rows.targets, rows.weights, len(self.classes_))
-            there = counts > 0  # a class that has no row to train on may have one to calibrate with
+            there = counts > 0  # a class without a training row may have one for calibration
             found: Floats = np.ones(len(counts))
             found[there] = rows.weights.sum() / (there.sum() * counts[there])
             return found
@@ -229,8 +228,8 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
     def predict_set(self, X: Any, coverage: float = 0.9) -> NDArray[np.bool_]:
         """[rows, classes]: whether a class is in the row's prediction set, which is never empty.
 
-        For rows from the same source as the training rows, the true class is in the set with the chance `coverage`
-        at least. That takes coverage/(1 − coverage) conformal rows, 9 for 0.9; with fewer every set has all classes.
+        For rows from the same source as the training rows, the true class is in the set with a probability of at least
+        `coverage`. That takes coverage/(1 − coverage) conformal rows, 9 for 0.9; with fewer, every set has all classes.
         """
         codes = self._codes(X)
         return class_sets(self._runtime.predict_proba(codes), self._limit(coverage))
@@ -260,7 +259,7 @@ class BinaryNetworkRegressor(RegressorMixin, BinaryNetworkBase):  # type: ignore
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> BinaryNetworkRegressor:
-        """Learn from a batch of rows, and keep what was learned from those before; see the classifier's."""
+        """Learn from a batch of rows, and keep what earlier batches taught; see `BinaryNetworkClassifier`."""
         columns = read_columns(self, X, reset=not hasattr(self, "_packed"))
         targets = read_quantities(y, len(next(iter(columns.values()))))
         weights = self._weights_of(X, sample_weight, len(targets))
@@ -268,15 +267,15 @@ class BinaryNetworkRegressor(RegressorMixin, BinaryNetworkBase):  # type: ignore
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """[rows]: the mean, and with `return_std` also the standard deviation of what the quantity may be."""
+        """[rows]: the mean; with `return_std`, also the standard deviation of the prediction."""
         codes = self._codes(X)
         mean, std = mean_and_std(self._runtime, codes)
         return (mean, std) if return_std else mean
 
     def predict_set(self, X: Any, coverage: float = 0.9) -> Floats:
-        """[rows, 2]: an interval that holds the quantity with the chance `coverage`.
+        """[rows, 2]: an interval that contains the quantity with the probability `coverage`.
 
-        With too few conformal rows, fewer than coverage/(1 − coverage), it is infinite.
+        With fewer than coverage/(1 − coverage) conformal rows, it is infinite.
         """
         codes = self._codes(X)
         return intervals(*mean_and_std(self._runtime, codes), self._limit(coverage))
@@ -284,11 +283,11 @@ class BinaryNetworkRegressor(RegressorMixin, BinaryNetworkBase):  # type: ignore
 
 def _refuse_one_row(rows: Rows) -> None:
     if len(rows) < 2:
-        raise InvalidInput("the table has 1 sample (n_samples=1) that counts; 2 different rows or more are needed")
+        raise InvalidInput("the table has 1 sample (n_samples=1) that counts; at least 2 different rows are needed")
 
 
 def _plain_label(label: Any) -> Label:
-    """A label as model files have it."""
+    """A label as model files store it."""
     value = label.item() if isinstance(label, np.generic) else label
     if isinstance(value, int) and abs(value) >= MAX_WHOLE:
         return str(value)

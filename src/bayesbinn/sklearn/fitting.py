@@ -1,4 +1,4 @@
-"""From rows to fitted networks: the split into parts, the encoding, training, calibration and what sets are made of.
+"""From rows to fitted networks: the split into parts, the encoding, training, calibration and conformal scores.
 
 Everything here is a function of rows in canonical form and of a seed.
 """
@@ -32,9 +32,9 @@ from bayesbinn.sklearn.training import FOLDS, Budget, Sample, Trainer, train
 
 CALIBRATION_RULE = "scale and shifts of the logits"
 ROWS_TO_CALIBRATE = 200
-"""If the calibration part had fewer, all rows calibrate, by networks that did not learn from them."""
+"""If the calibration part had fewer, all rows calibrate, each with a network that did not learn from it."""
 _FEW_DIGITS = 1e-4
-"""Of a quantity's deviation, next to its mean, float32 keeps three digits."""
+"""If a quantity's deviation is this share of its mean, float32 keeps three digits of it."""
 
 
 Weigh = Callable[[Rows], Floats | None]
@@ -59,30 +59,30 @@ class Plan:
     batch_size: int | None
     patience: int | None
     shares: dict[str, float]
-    """Of the rows for validation, calibration and conformal prediction."""
+    """The shares of rows for validation, calibration and conformal prediction."""
     threads: int
     seed: int
     cross_fit: bool = True
-    """Whether calibration may use all rows: by networks that did not learn from them."""
+    """Whether calibration may use all rows, each with a network that did not learn from it."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is learned: classes, or a quantity that is standardised by `mean` and `std`."""
+    """What is learned: classes, or a quantity that is standardized by `mean` and `std`."""
 
     outputs: int
-    """Classes; 0 is a quantity."""
+    """The number of classes; 0 for a quantity."""
     weight_of_class: Floats | None = None
     mean: float = 0.0
     std: float = 1.0
 
     @property
     def task(self) -> Task:
-        """As model files call it."""
+        """The name of the task in model files."""
         return "classification" if self.outputs else "regression"
 
     def sample(self, encoding: TableEncoding, rows: Rows, fold: NDArray[np.int64] | None = None) -> Sample:
-        """Encoded rows with the weights that count in training."""
+        """Encoded rows with their training weights."""
         y = rows.targets if self.outputs else (rows.targets - self.mean) / self.std
         return Sample.of(encoding.encode(rows.columns), y, self.weights(rows), fold)
 
@@ -96,7 +96,7 @@ class Goal:
 
 @dataclass
 class Fitted:
-    """A trained model: the file that predicts, and the trainer that a warm start goes on with."""
+    """A trained model: the file that predicts, and the trainer that a warm start continues with."""
 
     file: ModelFile
     encoding: TableEncoding
@@ -110,16 +110,16 @@ def quantity_goal(rows: Rows) -> Goal:
     """The weighted mean and standard deviation of a quantity, as the unit to learn it in."""
     share = rows.weights / rows.weights.sum()
     mean = float(share @ rows.targets)
-    varies = bool((rows.targets != rows.targets[0]).any())  # rounding makes the deviation of equal numbers more than 0
+    varies = bool((rows.targets != rows.targets[0]).any())  # rounding may give equal numbers a deviation above 0
     std = float(np.sqrt(share @ (rows.targets - mean) ** 2)) if varies else 0.0
     if 0 < std < _FEW_DIGITS * abs(mean):
         warnings.warn(
-            f"y hardly changes next to its size (mean {mean:g}, standard deviation {std:g}), and model files hold "
-            "float32: subtract its mean to keep its digits",
+            f"y varies little compared with its size (mean {mean:g}, standard deviation {std:g}), and model files "
+            "hold float32: subtract its mean to keep its precision",
             BayesbinnWarning,
             stacklevel=2,
         )
-    constant = 1e-6 * max(abs(mean), 1e-6)  # networks that did not learn to answer 0 do no harm
+    constant = 1e-6 * max(abs(mean), 1e-6)  # so small that networks that do not learn to answer 0 do no harm
     return Goal(0, mean=mean, std=std if varies else constant)
 
 
@@ -131,7 +131,7 @@ def fit_rows(
     before: Fitted | None = None,
     on_epoch: OnEpoch = lambda epoch, epochs, loss: None,
 ) -> Fitted:
-    """Fit networks; with `before`, a warm start, go on training those."""
+    """Fit networks; with `before` (a warm start), continue to train those."""
     rng = np.random.default_rng(plan.seed)
     cross = classes > 0 and before is None and _cross_fits(plan, rows)
     parts = split(rows, {**plan.shares, "calibration": 0.0} if cross else plan.shares, rng, stratify=classes > 0)
@@ -147,9 +147,10 @@ def fit_parts(
     on_epoch: OnEpoch = lambda epoch, epochs, loss: None,
     folds: np.random.Generator | None = None,
 ) -> Fitted:
-    """The same for rows that are split already. Conformal rows decide the file's conformal section and nothing else.
+    """The same for rows that are already split. Conformal rows affect only the file's conformal section.
 
-    With `folds`, which draws them, each network leaves out a fold of the training rows, and these calibrate.
+    With `folds`, a generator that draws them, extra networks leave out one fold of the training rows each, and the rows
+    that a network left out calibrate.
     """
     weight_of_class = weigh(parts.training)
     goal = Goal(classes, weight_of_class) if classes else quantity_goal(parts.training)
@@ -173,13 +174,13 @@ def fit_parts(
 
 
 def _cross_fits(plan: Plan, rows: Rows) -> bool:
-    """Whether a part of the rows would be too small to calibrate with, while all of them are enough."""
+    """Whether the calibration part would be too small, but all rows together are enough."""
     share = plan.shares["calibration"]
     return plan.cross_fit and share > 0 and len(rows) >= FEWEST_ROWS and share * len(rows) < ROWS_TO_CALIBRATE
 
 
 def _folded(rows: Rows, rng: np.random.Generator) -> tuple[Rows, NDArray[np.int64]]:
-    """The rows fold by fold, and the fold of each: a split into four equal parts."""
+    """Split rows into four equal folds; returns the rows fold by fold, and the fold of each."""
     quarter = dict.fromkeys(("validation", "calibration", "conformal"), 1 / FOLDS)
     parts = split(rows, quarter, rng, stratify=True)
     folds = (parts.training, parts.validation, parts.calibration, parts.conformal)
@@ -188,10 +189,10 @@ def _folded(rows: Rows, rng: np.random.Generator) -> tuple[Rows, NDArray[np.int6
 
 
 def learned_encoding(parts: Parts) -> TableEncoding:
-    """The encoding of the training rows, if those for validation and calibration fit it.
+    """Learn the encoding from the training rows; if validation or calibration rows do not fit it, from all of these.
 
-    A column may hold numbers in all training rows and a word in one of the others. Then they say together what it
-    holds. Conformal rows have no say, so that they stay as strange to the model as a new row is.
+    A column may hold numbers in all training rows and a word in one of the others; then all of them decide its kind.
+    Conformal rows have no influence, so that they are as new to the model as any future row.
     """
     encoding = learn_encoding(parts.training.columns, parts.training.weights)
     held_out = [part for part in (parts.validation, parts.calibration) if len(part)]
@@ -207,7 +208,7 @@ def learned_encoding(parts: Parts) -> TableEncoding:
 
 
 def chosen_for(plan: Plan, rows: int, encoding: TableEncoding) -> TableChoice:
-    """What suits the data's size, where the user did not ask for anything else."""
+    """What suits the data's size, except where the user asked for something else."""
     chosen = choose_for_table(rows, encoding.width, len(encoding.columns))
     asked = {name: getattr(plan, name) for name in ("hidden", "networks", "epochs", "batch_size")}
     return replace(chosen, **{name: value for name, value in asked.items() if value is not None})
@@ -309,6 +310,6 @@ def _residual(
     errors = (found.mean(dim=0).squeeze(1) - sample.y).double()
     spread = found.squeeze(2).double().var(dim=0, correction=1) if len(found) > 1 else torch.zeros_like(errors)
     weights = sample.weights.double() / float(sample.weights.sum())
-    # What the networks' disagreement explains already is not counted twice.
+    # What the networks' disagreement already explains is not counted twice.
     rest = float(weights @ (errors.square() - spread))
     return float(np.sqrt(max(rest, 1e-6 * float(weights @ errors.square()), 1e-12)))

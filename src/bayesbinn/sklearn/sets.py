@@ -1,4 +1,4 @@
-"""What prediction sets are made of: the scores of conformal rows, which serve nothing else."""
+"""What prediction sets are made of: the scores of conformal rows, which are used for nothing else."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bayesbinn.sklearn.canonical import Floats, Rows, counted_in_units
 
 CONFORMAL_RULE = "split conformal"
 MAX_SCORES = 1000
-"""Scores that a file keeps: more would hardly change a threshold."""
+"""How many scores a file keeps; more would hardly change a threshold."""
 
 
 def conformal_section(file: ModelFile, encoding: TableEncoding, rows: Rows) -> Section:
-    """Ascending scores of rows that served nothing else, and how often each counts."""
+    """Ascending scores of rows that were used for nothing else, and how often each counts."""
     scores, counts = np.zeros(0), np.zeros(0)
     if len(rows):
         model, codes = Model(file, threads=1), _codes(encoding, rows)
@@ -34,7 +34,7 @@ def conformal_section(file: ModelFile, encoding: TableEncoding, rows: Rows) -> S
         share = rows.weights / rows.weights.max()
         counts = share * (share.sum() / (share**2).sum())  # Kish's effective number of rows
         if counted_in_units(rows.weights):
-            counts = rows.weights  # how often a row was there
+            counts = rows.weights  # how often a row occurred
         order = np.argsort(scores, kind="stable")
         scores, counts = thinned(scores[order], counts[order], MAX_SCORES)
     tensors = {"scores": scores.astype(np.float32), "counts": counts.astype(np.float32)}
@@ -42,13 +42,13 @@ def conformal_section(file: ModelFile, encoding: TableEncoding, rows: Rows) -> S
 
 
 def _codes(encoding: TableEncoding, rows: Rows) -> NDArray[np.float32]:
-    """The codes of conformal rows. A cell that its column cannot hold, such as a word among numbers, is missing."""
+    """The codes of conformal rows. A cell that does not fit, such as a word among numbers, counts as missing."""
     odd: list[InvalidCell] = []
     codes = encoding.encode(rows.columns, odd)
     if odd:
         warnings.warn(
-            f"{odd[0].what}, which no row to train on has: {odd[0].needed}. It counts as missing here, and predict "
-            "refuses it; correct such cells, or turn the whole column into text",
+            f"{odd[0].what}, unlike every training row: {odd[0].needed}. It counts as missing here, and predict "
+            "rejects it; correct such cells, or turn the whole column into text",
             BayesbinnWarning,
             stacklevel=2,
         )
@@ -56,7 +56,7 @@ def _codes(encoding: TableEncoding, rows: Rows) -> NDArray[np.float32]:
 
 
 def thinned(scores: Floats, counts: Floats, most: int) -> tuple[Floats, Floats]:
-    """At most `most` of the ascending scores: the largest of neighbours stands for them all, so sets never shrink.
+    """At most `most` of the ascending scores: the largest of each group replaces the group, so sets never shrink.
 
     >>> thinned(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.ones(5), 3)
     (array([2., 4., 5.]), array([2., 2., 1.]))
@@ -68,7 +68,7 @@ def thinned(scores: Floats, counts: Floats, most: int) -> tuple[Floats, Floats]:
 
 
 def mean_and_std(model: Model, codes: NDArray[np.float32]) -> tuple[Floats, Floats]:
-    """Of a quantity: the networks' mean, and the deviation of their answers and of what they leave unexplained."""
+    """For a quantity: the networks' mean, and the deviation that combines their disagreement and their residual."""
     found = model.regression(codes)
     mean, spread = found.mean[:, 0].astype(np.float64), found.std[:, 0].astype(np.float64)
     return mean, np.sqrt(spread**2 + (model.residual or 0.0) ** 2)

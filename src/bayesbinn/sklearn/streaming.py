@@ -1,15 +1,15 @@
-"""Continual learning: a table that comes in batches, with a bounded memory of raw rows.
+"""Continual learning from a table that comes in batches, with a bounded memory of raw rows.
 
 Each batch is split like a table in `fit`. The memory holds a uniform sample of all training rows so far, and of all
-calibration and conformal rows; each part is a reservoir. Rows that the last two do not keep are training rows. Networks
-go on learning from the new rows together with the memory. They know what the rows of the past had to say, so a kept row
-counts as much as a new one. Without a memory the method's own rule has to keep what was learned: the posterior of
-yesterday is the prior of today (`BinaryOptimizer.consolidate`).
+calibration and conformal rows; each part is a reservoir. Rows that the last two do not keep become training rows. The
+networks continue to learn from the new rows together with the memory. They have already learned from past rows, so a
+kept row counts only as much as a new one. Without a memory, the method's rule must retain what was learned: the
+posterior after one batch is the prior for the next (`BinaryOptimizer.consolidate`).
 
 The first rows say little about the ranges and categories to come. So as long as all rows are kept, the encoding is
-learned again, and new networks are trained, whenever the number of rows has doubled. Later, new networks would only
-know the kept rows. They start again only when they must: a class appears for the first time, or a column holds what it
-never held, such as a word among numbers. Then each kept row stands for several: its weight says for how many.
+learned again, and new networks are trained, whenever the number of rows has doubled. Later, new networks would know
+only the kept rows, so they are trained only when they must be: a class appears for the first time, or a column holds
+something new, such as a word among numbers. Each kept row then stands for several rows, and its weight says how many.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from bayesbinn.sklearn.fitting import (
 from bayesbinn.sklearn.training import Budget, train
 
 SHARES = {"training": 0.8, "calibration": 0.1, "conformal": 0.1}
-"""Of the memory."""
+"""The shares of the memory."""
 HELD_OUT = ("calibration", "conformal")
 EPOCHS = 10
-"""On every batch; new networks train as long as `fit` does."""
+"""Epochs on every batch; new networks train as long as in `fit`."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Reservoir:
     seen: int = 0
 
     def add(self, new: Rows, rng: np.random.Generator) -> Rows:
-        """Every row seen so far is kept with the same chance; returns those of the new rows that are not kept."""
+        """Keep every row seen so far with the same probability; returns the new rows that are not kept."""
         if not len(new):
             return new
         joined = new if self.rows is None else concatenated(self.rows, new)
@@ -74,11 +74,11 @@ class Reservoir:
 
     @property
     def holds_all(self) -> bool:
-        """Whether no row was left out yet."""
+        """Whether no row has been left out yet."""
         return self.seen <= self.capacity
 
     def standing_for_all(self) -> Rows | None:
-        """The kept rows, each with the weight of as many as it stands for."""
+        """The kept rows, each weighted by the number of rows that it stands for."""
         if self.rows is None:
             return None
         return replace(self.rows, weights=self.rows.weights * (self.seen / len(self.rows)))
@@ -93,16 +93,16 @@ class Stream:
     fitted: Fitted | None = None
     classes_seen: set[int] = field(default_factory=set)
     learned_at: float = 0.0
-    """Rows that had been seen when the encoding was last learned; infinite: it stays."""
+    """How many rows had been seen when the encoding was last learned; infinite: it never changes."""
 
     @staticmethod
     def new(buffer: int, seed: int) -> Stream:
-        """Nothing seen yet."""
+        """A stream that has seen nothing yet."""
         memory = {name: Reservoir(int(share * buffer)) for name, share in SHARES.items()}
         return Stream(memory, np.random.default_rng(seed))
 
     def copy(self) -> Stream:
-        """The same memory, to be changed apart: rows are never changed in place."""
+        """A copy that can change independently; it shares the rows, which are never changed in place."""
         memory = {name: replace(each) for name, each in self.memory.items()}
         return replace(self, memory=memory, rng=deepcopy(self.rng), classes_seen=set(self.classes_seen))
 
@@ -119,7 +119,7 @@ def learn_batch(
 
     A batch that is rejected leaves `stream` half changed: pass a copy.
     """
-    shares = {**plan.shares, "validation": 0.0}  # nothing here stops early
+    shares = {**plan.shares, "validation": 0.0}  # there is no early stopping here
     parts = split(rows, shares, stream.rng, stratify=classes > 0)
     memory, fresh = stream.memory["training"], parts.training
     for name in HELD_OUT:
@@ -138,7 +138,7 @@ def learn_batch(
     anew = stream.fitted is None or (can_start_anew and outdated)
     counted = fresh if weighted_past is None else concatenated(weighted_past, fresh)
     training = counted if anew or past is None else concatenated(past, fresh)
-    # A uniform sample as it is: with larger weights a kept row would count as several in conformal prediction.
+    # A uniform sample, unweighted: with larger weights, a kept row would count as several in conformal prediction.
     held_out = {name: stream.memory[name].rows or getattr(parts, name) for name in HELD_OUT}
     everything = Parts(training, parts.validation, **held_out)
     if stream.fitted is None or anew:
@@ -152,7 +152,7 @@ def learn_batch(
 
 
 def _first_odd_cell(encoding: TableEncoding, *parts: Rows) -> InvalidCell | None:
-    """The first cell of rows to learn from that is not what its column held so far."""
+    """The first cell among rows to learn from that does not fit its column."""
     odd: list[InvalidCell] = []
     for part in parts:
         if len(part):
@@ -187,7 +187,7 @@ def _further(
     weight_of_class: Floats | None,
     on_epoch: OnEpoch,
 ) -> Fitted:
-    """The same networks, trained on."""
+    """The same networks, trained further."""
     goal = replace(fitted.goal, weight_of_class=weight_of_class)
     sample = goal.sample(fitted.encoding, parts.training)
     for group in fitted.trainer.optimizer.param_groups:
@@ -202,6 +202,6 @@ def _further(
 
 
 def _consolidate(fitted: Fitted) -> None:
-    """Yesterday's posterior is tomorrow's prior. EWC's rule takes single rows through BatchNorm, which these lack."""
+    """Make the posterior the next prior. EWC is left out: its rule passes single rows through BatchNorm."""
     if fitted.trainer.method != "ewc":
         fitted.trainer.optimizer.consolidate(fitted.trainer.network, ())

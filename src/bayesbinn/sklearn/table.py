@@ -1,4 +1,4 @@
-"""What users pass as X and y: NumPy arrays, lists, pandas and polars frames, as columns by name and a vector."""
+"""Turns what users pass as X and y (NumPy arrays, lists, pandas and polars frames) into named columns and a vector."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MAX_TARGET, _MIN_SPREAD = 1e30, 1e-30
 def read_columns(estimator: BaseEstimator, table: Any, reset: bool) -> Columns:
     """The columns of X, checked as scikit-learn checks them; `reset` remembers their number and names.
 
-    Columns without names are called x0, x1 and so on. A table without names may follow one that has them, and the
-    other way round, as everywhere in scikit-learn: it warns, and the columns are taken in their order.
+    Columns without names are called x0, x1 and so on. A table without names may follow one that has them, and vice
+    versa, as everywhere in scikit-learn: it warns, and the columns are used in their order.
     """
     if is_frame(table):
         names = _names_of(table)
@@ -35,7 +35,7 @@ def read_columns(estimator: BaseEstimator, table: Any, reset: bool) -> Columns:
         cells = [_of_series(_series(table, place)) for place in range(len(names))]
         rows = len(table)
         if rows == 0 or not cells:
-            raise InvalidInput(f"Found array with {rows} sample(s) and {len(cells)} columns: 1 of each is needed")
+            raise InvalidInput(f"Found array with {rows} sample(s) and {len(cells)} columns; use at least 1 of each")
     else:
         array = validate_data(estimator, table, reset=reset, dtype=None, ensure_all_finite="allow-nan")
         names = [f"x{place}" for place in range(array.shape[1])]
@@ -69,7 +69,7 @@ def _series(table: Any, place: int) -> Any:
 def _of_series(series: Any) -> NDArray[Any]:
     kind = str(series.dtype).lower()
     if kind.startswith(("category", "categorical", "enum")):
-        # Names, so that a category 3 is not taken for the number 3.
+        # Names, so that a category 3 is not mistaken for the number 3.
         cells = np.empty(len(series), dtype=object)
         cells[:] = [_name(cell) for cell in series.to_list()]
         return cells
@@ -83,7 +83,7 @@ def _name(cell: Any) -> Name | None:
 
 
 def _plain(column: NDArray[Any]) -> NDArray[Any]:
-    """Numbers as float64, dates as they are, true and false as they are, and else objects; odd ones as their text."""
+    """Numbers as float64, dates and booleans unchanged, all else as objects; cells of other types become text."""
     if column.dtype.kind in "fiu":
         return column.astype(np.float64)
     if column.dtype.kind in "bM":
@@ -101,7 +101,7 @@ def _plain(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def _refuse_infinite(columns: Columns) -> None:
-    """Here, where the rows still have the user's numbers."""
+    """Checked here, where rows still have the user's numbering."""
     for name, column in columns.items():
         bad: Any = np.zeros(0, bool)
         if column.dtype.kind == "f":
@@ -119,7 +119,7 @@ def _refuse_infinite(columns: Columns) -> None:
 
 
 def read_labels(y: Any, rows: int) -> NDArray[Any]:
-    """The labels of as many rows, all there and all of one type."""
+    """The labels of this many rows, none missing and all of one type."""
     _need(y)
     labels: NDArray[Any] = column_or_1d(y, warn=True)
     check_consistent_length(np.empty((rows, 1)), labels)
@@ -138,16 +138,16 @@ def read_labels(y: Any, rows: int) -> NDArray[Any]:
 
 
 def read_quantities(y: Any, rows: int) -> NDArray[np.float64]:
-    """The quantities of as many rows, as float64."""
+    """The quantities of this many rows, as float64."""
     _need(y)
     found: NDArray[np.float64] = _check_y(y, y_numeric=True).astype(np.float64)
     check_consistent_length(np.empty((rows, 1)), found)
     largest = float(np.abs(found).max())
     if largest > _MAX_TARGET:
-        raise InvalidInput(f"y has {largest:g}, and {_MAX_TARGET:g} is the largest size allowed; use a larger unit")
+        raise InvalidInput(f"y has {largest:g}, but the largest size allowed is {_MAX_TARGET:g}; use a larger unit")
     spread = float(found.max() - found.min())
     if 0 < spread < _MIN_SPREAD:
-        raise InvalidInput(f"y spans only {spread:g}, and {_MIN_SPREAD:g} is the least allowed; use a smaller unit")
+        raise InvalidInput(f"y spans only {spread:g}, but the least allowed is {_MIN_SPREAD:g}; use a smaller unit")
     return found
 
 

@@ -23,15 +23,15 @@ from bayesbinn.train.schedules import cosine
 REAL_RATE = 1e-2
 """Adam's rate for the gains and shifts of BatchNorm."""
 MAX_STATISTICS_ROWS = 10_000
-"""Rows that the final statistics of BatchNorm are taken from."""
+"""The most rows from which BatchNorm's final statistics are computed."""
 ROWS_AT_ONCE = 4096
 FOLDS = 4
-"""Of rows, where networks are trained that leave one out each."""
+"""How many folds there are if extra networks leave out one each."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Encoded rows: inputs [rows, inputs], classes or standardised quantities, and weights with the mean 1."""
+    """Encoded rows: inputs [rows, inputs], classes or standardized quantities, and weights whose mean is 1."""
 
     x: Tensor
     y: Tensor
@@ -39,7 +39,7 @@ class Sample:
     equal: bool
     """Whether all weights are the same."""
     fold: Tensor | None = None
-    """The fold of each row, for networks that learn from all other folds; None: there are no such networks."""
+    """The fold of each row, for networks that learn from all other folds; None if there are no such networks."""
 
     @staticmethod
     def of(
@@ -69,10 +69,10 @@ class Sample:
 
 @dataclass
 class Trainer:
-    """Networks, what trains them, and how far they are.
+    """Networks, their optimizers, and their progress.
 
-    After the `kept` networks, which predict, there may be one for each fold of the rows: it does not learn from its
-    fold, so that its outputs there are those for new rows, and calibration needs no rows of its own.
+    After the `kept` networks, which predict, there may be one for each fold of the rows. It does not learn from its
+    fold, so its outputs there are those for new rows, and calibration needs no separate rows.
     """
 
     network: SideBySide
@@ -94,7 +94,7 @@ class Trainer:
         seed: int,
         folds: int = 0,
     ) -> Trainer:
-        """Networks at their start; `size` is N, the number of training rows."""
+        """Untrained networks; `size` is N, the number of training rows."""
         with torch.random.fork_rng([]):
             torch.manual_seed(seed)
             network = SideBySide(sizes, networks + folds, copies)
@@ -105,7 +105,7 @@ class Trainer:
         return Trainer(network, networks, method, optimizer, real, np.random.default_rng(seed))
 
     def epoch(self, sample: Sample, batch_size: int, rate: float) -> float:
-        """Every row once, at `rate` times the initial rates; returns the mean loss."""
+        """Train on every row once, at `rate` times the initial rates; returns the mean loss."""
         for optimizer in (self.optimizer, self.real):
             for group in optimizer.param_groups:
                 group["lr"] = group.setdefault("initial_lr", group["lr"]) * rate
@@ -117,7 +117,7 @@ class Trainer:
         return self.losses[-1]
 
     def step(self, batch: Sample) -> float:
-        """One step on a batch."""
+        """Take one step on a batch."""
         share = None if batch.equal and len(batch) > 1 else batch.weights / batch.weights.sum()
         self.real.zero_grad()
         with self.optimizer.sampled_params(train=True):
@@ -138,18 +138,18 @@ class Trainer:
         return (each.sum() if batch.equal else (each * batch.weights.unsqueeze(1)).sum()) / len(batch)
 
     def settle(self, sample: Sample) -> None:
-        """Give BatchNorm the statistics of the training rows, or of some of them, for the weights that predict."""
+        """Set BatchNorm's statistics to those of the training rows (or some of them), for the weights that predict."""
         if len(sample) > MAX_STATISTICS_ROWS:
             step = len(sample) / MAX_STATISTICS_ROWS
             sample = sample.rows((torch.arange(MAX_STATISTICS_ROWS) * step).long())
         self.network.settle(sample.x, sample.weights / sample.weights.sum())
 
     def outputs(self, sample: Sample) -> Tensor:
-        """[networks, rows, outputs] of those that predict; `settle` first."""
+        """[networks, rows, outputs] of the networks that predict; call `settle` first."""
         return self._all_outputs(sample)[: self.kept]
 
     def outputs_for_new_rows(self, sample: Sample) -> Tensor:
-        """[1, rows, outputs]: of every row by the network that did not learn from its fold; `settle` first."""
+        """[1, rows, outputs]: each row's output by the network that did not learn its fold; call `settle` first."""
         assert sample.fold is not None
         return self._all_outputs(sample)[self.kept + sample.fold, torch.arange(len(sample))].unsqueeze(0)
 
@@ -157,7 +157,7 @@ class Trainer:
         return torch.cat([self.network.outputs(x) for x in sample.x.split(ROWS_AT_ONCE)], dim=1)
 
     def held_out_loss(self, training: Sample, held_out: Sample) -> float:
-        """The mean loss on rows that are not trained on, by the networks as they would predict now."""
+        """The mean loss on held-out rows, with the networks as they would predict now."""
         self.settle(training)
         each = losses(self.outputs(held_out).transpose(0, 1), held_out.y).mean(dim=1)
         return float((each * held_out.weights).sum() / held_out.weights.sum())
@@ -174,7 +174,7 @@ class Trainer:
 
 
 def losses(outputs: Tensor, y: Tensor) -> Tensor:
-    """[rows, networks] for outputs [rows, networks, outputs]: cross-entropy of classes, the squared error else."""
+    """[rows, networks] for outputs [rows, networks, outputs]: cross-entropy for classes, otherwise squared error."""
     predicted, targets = each_alone(outputs, y)
     if y.is_floating_point():
         each = (predicted.squeeze(1) - targets).square()
@@ -200,7 +200,7 @@ def train(
     budget: Budget,
     on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> int:
-    """Train with a cosine schedule; with a patience the networks of the best epoch are kept. Returns the epochs."""
+    """Train with a cosine schedule; with `patience`, keep the networks of the best epoch. Returns the epochs."""
     best, best_loss, best_epoch = None, math.inf, 0
     for epoch in range(1, budget.epochs + 1):
         loss = trainer.epoch(training, budget.batch_size, cosine(epoch, budget.epochs))
