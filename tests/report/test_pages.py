@@ -284,7 +284,7 @@ def test_the_command_writes_where_it_is_told_and_opens_it(
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere: no such file or folder; give the folder of a run or a sweep, or a MODEL.safetensors"),
-        (["."], "neither config.toml nor sweep.json is there"),
+        (["."], "it contains neither config.toml nor sweep.json"),
         (["SWEEP", "--card"], "is a sweep; a model card describes a run"),
         (["SWEEP", "--epoch", "best"], "only a run keeps its best epoch"),
         (["SWEEP", "--epoch", "worst"], "--epoch worst: must be last or best"),

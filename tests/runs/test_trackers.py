@@ -158,7 +158,7 @@ def test_a_tracker_that_fails_costs_a_warning_and_not_the_run(tmp_path: Path, mo
 
     fake = types.SimpleNamespace(init=lambda *_, **__: Broken())
     monkeypatch.setitem(sys.modules, "trackio", fake)
-    with pytest.warns(TrackingWarning, match="--track trackio failed and is left out from here on: the server is away"):
+    with pytest.warns(TrackingWarning, match="--track trackio failed and is off from now on: the server is away"):
         open_any(digits(), tmp_path, None, ["trackio"]).train()
     assert len(load_run(tmp_path)[1]) == 3 and Broken.finished
 

@@ -1,4 +1,4 @@
-"""Predictions of a model file as text: the columns that `bayesbinn predict` writes, some rows at a time."""
+"""Predictions of a model file as text: the columns that `bayesbinn predict` writes, in strips of rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Columns = dict[str, list[Any]]
 
 
 def answers(model: Any, strips: Iterable[Any]) -> Iterator[Columns]:
-    """A column for each fact that is predicted, for inputs that come in strips of some rows."""
+    """One column per predicted value, for inputs that come in strips of rows."""
     first = 0
     for x in strips:
         numbers = {"input": list(range(first, first + len(x)))}

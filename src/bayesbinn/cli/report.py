@@ -36,11 +36,11 @@ def report(
 ) -> None:
     """Show a run, a stream of tasks, a sweep or a model file as one HTML page that needs nothing else.
 
-    A run: curves (over the authors' for the paper's experiments), confusion matrix, calibration, what refusing
-    gains, the posterior's weights, layers, the hardest and the most unfamiliar examples, speed, settings.
+    A run: curves (over the authors' for the paper's experiments), confusion matrix, calibration, accuracy if uncertain
+    rows are refused, the posterior's weights, layers, the hardest and the most unfamiliar examples, speed, settings.
     A stream: every task over time, and forgetting. A sweep: all runs, parallel coordinates, failures.
 
-    What needs the data says so if they are not there.
+    Sections whose data are missing say so.
     """
     from bayesbinn.report import write_card, write_report
 

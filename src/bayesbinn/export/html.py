@@ -40,9 +40,9 @@ def export_html(
         path: the file to write.
         title: the page's heading.
         about: a line below it, such as the accuracy and how the model was trained.
-        box: for images: prepare drawings as MNIST's digits were, scaled to fit a box of so many pixels, with the
-            centre of mass in the middle. 0: scale the whole area instead. By default 20 for grey images of 28×28
-            pixels, otherwise 0.
+        box: for images: prepare drawings like MNIST's digits, scaled to fit a box of this many pixels, with the center
+            of mass in the middle. 0: scale the whole area instead. By default 20 for gray images of 28×28 pixels,
+            otherwise 0.
     """
     content = to_bytes(model)
     facts = page_facts(model, len(content), box)
@@ -81,7 +81,7 @@ def _read(name: str) -> str:
 
 
 def _inside_script(text: str) -> str:
-    """JSON that cannot end the script element it stands in, nor start a comment."""
+    """JSON that cannot end the script element around it, nor start a comment."""
     return text.replace("<", "\\u003c")
 
 

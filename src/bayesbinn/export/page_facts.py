@@ -15,14 +15,14 @@ from bayesbinn.runtime.model import normalises_pixels
 from bayesbinn.runtime.unfamiliarity import USUAL
 
 COVERAGE = 0.9
-"""Of the prediction sets and intervals that a page shows."""
+"""The coverage of the prediction sets and intervals that a page shows."""
 MAX_FIELDS = 200
 _MNIST_SIDE, _MNIST_BOX = 28, 20
 _DIGITS = tuple("0123456789")
 
 
 def page_facts(model: ModelFile, size: int, box: int | None) -> dict[str, Any]:
-    """Everything but the model itself, ready for JSON; `size` is that of the file in bytes."""
+    """Everything except the model itself, ready for JSON; `size` is the size of the file in bytes."""
     graph = model.graph
     classes = _class_names(model)
     facts: dict[str, Any] = {
@@ -36,7 +36,7 @@ def page_facts(model: ModelFile, size: int, box: int | None) -> dict[str, Any]:
     is_image = len(graph.input_shape) == 3 and graph.input_shape[0] in (1, 3) and model.encoding is None
     facts |= _image(model, classes, box) if is_image else _table(model)
     many = f"{graph.networks} networks" if graph.networks > 1 else "a network"
-    facts["default_about"] = f"{many[0].upper()}{many[1:]} with weights −1 and +1 run in this page; nothing leaves it."
+    facts["default_about"] = f"Runs {many} with weights −1 and +1 in this page; no data leaves it."
     return facts
 
 
@@ -76,7 +76,7 @@ def _image(model: ModelFile, classes: list[str], box: int | None) -> dict[str, A
     grey = (channels, height, width) == (1, _MNIST_SIDE, _MNIST_SIDE)
     box = (_MNIST_BOX if grey else 0) if box is None else box
     if not 0 <= box <= height or (box and (channels != 1 or height != width)):
-        raise InvalidInput(f"box={box}: it must be 0, or for square grey images at most their side, here {height}")
+        raise InvalidInput(f"box={box}: it must be 0, or for square gray images at most their side, here {height}")
     pixels = normalises_pixels(model)
     picture = {
         "rule": "centred drawing" if box else "scaled",
@@ -92,7 +92,7 @@ def _image(model: ModelFile, classes: list[str], box: int | None) -> dict[str, A
         "examples": "digits" if digits else "images",
         "answer": "What it is",
         "sees": f"What the networks see: {width}×{height} pixels"
-        + (f", the drawing scaled to {box}×{box}, its centre of mass in the middle" if box else ""),
+        + (f", the drawing scaled to {box}×{box}, its center of mass in the middle" if box else ""),
         "default_title": "Digits, drawn by hand" if digits else "Images",
     }
 

@@ -54,7 +54,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Code:
-    """Commands or settings, as they stand in a terminal or a file."""
+    """Commands or settings, as they appear in a terminal or a file."""
 
     text: str
 
@@ -139,7 +139,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Drawing:
-    """An inline SVG, as `drawing.drawn` makes it: its text is escaped and its ids are its own."""
+    """An inline SVG, as `drawing.drawn` makes it: its text is escaped and its ids are unique."""
 
     svg: str
     caption: str
@@ -150,7 +150,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Row:
-    """Blocks side by side where there is room."""
+    """Blocks side by side if there is room."""
 
     blocks: Sequence[Block]
 
@@ -187,7 +187,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading and the blocks under it."""
 
     title: str
     blocks: Sequence[Block] = field(default_factory=tuple)

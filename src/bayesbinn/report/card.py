@@ -17,7 +17,7 @@ from bayesbinn.runs.scores import classification_scores
 
 UNKNOWN = "unknown"
 _HUB = {"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100"}
-"""Data sets that the hub has."""
+"""Data sets on the hub."""
 
 
 def card_of(facts: RunFacts, license_name: str = UNKNOWN) -> str:
@@ -40,7 +40,7 @@ def card_of(facts: RunFacts, license_name: str = UNKNOWN) -> str:
 
 
 def metadata(facts: RunFacts, license_name: str) -> str:
-    """The block of the hub, in YAML. JSON is YAML, so every value is written as JSON: no name can break out of it."""
+    """The hub's block, in YAML. JSON is valid YAML, so every value is written as JSON: no name can break out of it."""
     assert facts.trained is not None
     data, card = facts.experiment.data.name, facts.trained.card
     pictures = len(card.input_shape) == 3
@@ -135,17 +135,17 @@ def _limits(facts: RunFacts) -> str:
     assert facts.trained is not None
     posterior, card = facts.trained.posterior, facts.trained.card
     said = [
-        f"It knows only rows like those of {_plain(card.name)}: for anything else its answer means nothing, however "
-        "certain it looks.",
+        f"It has learned only from rows like those of {_plain(card.name)}: for anything else its answer means nothing, "
+        "however certain it looks.",
         "The scores above come from one split and one seed.",
     ]
     if posterior is None or posterior.saturated:
         said.append(
-            "Its posterior is a single network, so networks cannot disagree: unfamiliar inputs are recognized only by "
-            "the entropy of the prediction."
+            "Its posterior is a single network, so there is no disagreement to measure: unfamiliar inputs are "
+            "recognized only by the entropy of the prediction."
         )
     if card.task == "classification":
-        said.append("It always names one of its classes, including for inputs of none of them.")
+        said.append("It always names one of its classes, even for inputs that belong to none of them.")
     return "## Limits\n\n" + "".join(f"- {each}\n" for each in said)
 
 

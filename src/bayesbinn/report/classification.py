@@ -1,4 +1,4 @@
-"""How good a classifier is on the test rows: scores, confusion, calibration, and what refusing gains."""
+"""How good a classifier is on the test rows: scores, confusion, calibration, and accuracy if it may refuse rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Scored:
     classes: tuple[str, ...]
     targets: NDArray[np.int64]
     samples: int
-    """Posterior samples behind the probabilities; 0 is the mode, or the weights of a full-precision network."""
+    """Posterior samples behind the probabilities; 0 means the mode, or the weights of a full-precision network."""
     raw: Prediction
     calibrated: Prediction
     calibration: LogitScale
@@ -55,7 +55,7 @@ class Reliability:
     confidence: Sequence[float]
     accuracy: Sequence[float]
     share: Sequence[float]
-    """Of the rows."""
+    """The share of the rows in each bin."""
     ece: float
 
 
@@ -99,7 +99,7 @@ def refusal(probabilities: Tensor, targets: NDArray[np.int64]) -> tuple[Floats, 
 
 
 def scores_section(scored: Scored) -> Section:
-    """Scores, and the classes that are mistaken for each other."""
+    """Scores, and the accuracy of guessing the most common class."""
     columns = {"as trained": scored.raw, "calibrated": scored.calibrated}
     if not scored.is_calibrated:
         columns.pop("calibrated")
@@ -149,7 +149,7 @@ def confusion_section(scored: Scored) -> Section:
         head = ["true", "predicted as", "rows", "of its class"]
         blocks.append(Table("The most common mistakes", head, rows, words=2))
     else:
-        blocks.append(Text("No test row is classified wrongly."))
+        blocks.append(Text("Every test row is classified correctly."))
     return Section("Confusion", blocks)
 
 
@@ -199,5 +199,5 @@ def _draw_refusal(scored: Scored) -> Drawing:
             share: float(accuracy[np.searchsorted(refused, share)]) for share in (0, 5, 10, 20) if share <= refused[-1]
         }
         said = ", ".join(f"{value:.2f} % when {share} % are refused" for share, value in at.items())
-        caption = f"What refusing gains. Accuracy is {said}."
+        caption = f"Accuracy if uncertain rows are refused: {said}."
         return drawn(figure, "refusal", f"Accuracy against the share of refused test rows: {said}.", caption)

@@ -1,4 +1,4 @@
-"""How a run learned: accuracy or RMSE, loss and flips by epoch, over the authors' curves where there are any."""
+"""How a run learned: accuracy or RMSE, loss and flips by epoch, over the authors' curves if there are any."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _points(rows: Sequence[Mapping[str, Any]], key: str) -> Points:
 
 
 def _authors(experiment: Experiment, epochs: int) -> dict[str, Points]:
-    """Their curves, if the data, the network, the method and its settings are the paper's."""
+    """The authors' curves, if the data, the network, the method and its settings are the paper's."""
     dataset = experiment.data.name
     if dataset not in DATASETS or dataset not in preset_names() or experiment.method.name != "bayesbinn":
         return {}

@@ -1,7 +1,7 @@
 """Inline SVG in the colors of the page: one drawing serves light, dark and print.
 
-matplotlib draws with placeholders, which are then replaced by the page's CSS variables. What a file for a browser does
-not need (prolog, metadata, digits of a thousandth of a point, ids that nothing refers to) is removed.
+matplotlib draws with placeholders, which are then replaced by the page's CSS variables. What a browser does not need
+(prolog, metadata, digits beyond a hundredth of a point, ids that nothing refers to) is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VARIABLES = {INK: "--ink", GRID: "--grid", QUIET: "--quiet"} | {c: f"--c{i}" fo
 WIDTH, HEIGHT = 4.7, 2.9
 """Inches: at this width, text of 9 points stays readable on a phone."""
 MAX_POINTS = 240
-"""Of a curve: more cannot be seen at this size."""
+"""The most points of a curve; more cannot be seen at this size."""
 
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -101,14 +101,14 @@ def thinned(values: Sequence[Any], most: int = MAX_POINTS) -> list[Any]:
 
 
 def whole_numbers(axis: Any) -> None:
-    """Ticks to the right at whole numbers only: epochs and tasks."""
+    """Put the ticks of the horizontal axis at whole numbers only: epochs and tasks."""
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
 
 
 def logarithmic(axis: Any) -> None:
-    """A logarithmic scale upwards, with its numbers as plain text."""
+    """Make the vertical axis logarithmic, with its numbers as plain text."""
     axis.set_yscale("log")
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.yaxis.set_minor_formatter(lambda value, _: "")

@@ -1,4 +1,4 @@
-"""The test rows to look at: the hardest, and the most unfamiliar, as small pictures or as rows of the table."""
+"""Test rows worth a look: the hardest and the most unfamiliar, as small pictures or as rows of the table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bayesbinn.report.regression import Regressed
 COUNT = 12
 MAX_COLUMNS = 8
 MAX_PIXELS = 84
-"""Larger pictures are made smaller: they are shown at this size."""
+"""Larger pictures are scaled down to this size, at which they are shown."""
 _FLAT_IMAGES = {"digits": (1, 8, 8)}
 """Named data sets whose rows are pictures."""
 
@@ -38,7 +38,7 @@ class Chosen:
 
 
 def choose(scored: Scored) -> list[Chosen]:
-    """The rows whose true class is least likely, and those that the networks disagree or know least about."""
+    """The rows whose true class is least probable, and those with the most disagreement or entropy."""
     targets = torch.from_numpy(scored.targets)
     own = scored.calibrated.probabilities.gather(1, targets[:, None])[:, 0]
     hardest = own.argsort(stable=True)[:COUNT].tolist()
@@ -48,10 +48,10 @@ def choose(scored: Scored) -> list[Chosen]:
     why = (
         f"The {COUNT} test rows on which the {scored.samples} networks disagree most (mutual information, in nats)."
         if disagreement
-        else f"The {COUNT} test rows with the highest entropy, in nats; a single network cannot say more about doubt."
+        else f"The {COUNT} test rows with the highest entropy, in nats; a single network has no other sign of doubt."
     )
     return [
-        Chosen("Hardest", f"The {COUNT} test rows whose true class is least likely to the network.", hardest),
+        Chosen("Hardest", f"The {COUNT} test rows whose true class has the lowest probability.", hardest),
         Chosen("Most unfamiliar", why, strange),
     ]
 
@@ -100,7 +100,7 @@ def image_shape(dataset: Dataset) -> tuple[int, ...] | None:
 
 
 def picture(image: Tensor) -> str:
-    """A PNG as a data URI; numbers that are not pixels are stretched from black to white."""
+    """A PNG as a data URI; numbers that are not pixels are scaled to range from black to white."""
     from PIL import Image
 
     array = image.numpy()
@@ -159,7 +159,7 @@ def _cells(rows: Sequence[int], dataset: Dataset) -> tuple[list[str], list[list[
 
 
 def _encoded_cells(inputs: Tensor, dataset: Dataset) -> tuple[list[str], list[list[str]]]:
-    """The cells of the file whose codes these are: rows with the same codes are the same to the network."""
+    """The cells of the file behind these codes: to the network, rows with the same codes are the same."""
     assert dataset.encoding is not None
     source = Path(dataset.source)
     tested = next((path for end in SUFFIXES if (path := source.with_name(f"test{end}")).is_file()), None)

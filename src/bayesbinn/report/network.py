@@ -129,7 +129,7 @@ def _draw_histograms(layers: Sequence[LayerWeights]) -> Drawing:
         figure.supylabel("weights, %")
         certain = ", ".join(f"{each.name} {100 * each.saturated:.1f} %" for each in layers)
         alt = f"Histograms of P(w = +1) for {len(layers)} layers. Certain weights (0.99 or more): {certain}."
-        caption = "How sure the posterior is of each weight, by layer (logarithmic): weights at 0 and 1 are decided."
+        caption = "How sure the posterior is of each weight, by layer (logarithmic): weights at 0 and 1 are certain."
         return drawn(figure, "weights", alt, caption)
 
 

@@ -13,7 +13,7 @@ from bayesbinn.report.blocks import Code, Facts, Section, Text
 
 
 def command_of(experiment: Experiment, folder: Path) -> str:
-    """The shortest command that makes this run: by its preset if there is one, else by its own settings."""
+    """The shortest command that repeats this run: with its preset if there is one, otherwise with its settings."""
     training = experiment.training
     method = experiment.method.name
     changes = {"training.seed": training.seed, "training.epochs": training.epochs}
@@ -47,7 +47,7 @@ def section(experiment: Experiment, card: DataCard | None, folder: Path) -> Sect
             Facts(rows),
             Text("The complete experiment, as config.toml in the folder of the run:"),
             Code(experiment.to_toml().strip()),
-            Text("This command makes the run again:"),
+            Text("This command repeats the run:"),
             Code(command_of(experiment, folder)),
             Text("This page was made with:"),
             versions(),

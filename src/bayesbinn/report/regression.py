@@ -1,4 +1,4 @@
-"""How good a regression is on the test rows: predicted against true, residuals, and whether its intervals hold."""
+"""How good a regression is on the test rows: predicted against true, residuals, and the coverage of its intervals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Regressed:
 
 
 def gather(trained: Trained, x: Tensor, y: Tensor) -> Regressed:
-    """Predict the test rows, with the standard deviation that the run knows."""
+    """Predict the test rows, with the standard deviation that the run measured."""
     card, samples = trained.card, samples_worth_drawing(trained, None)
     found = predicted(trained, x, samples, LogitScale())
     std, spread = deviations(trained, found, samples)
@@ -75,7 +75,10 @@ def sections(regressed: Regressed) -> list[Section]:
 def _coverage(regressed: Regressed) -> list[Block]:
     if regressed.std is None:
         return [
-            Missing("the run has not measured the error of these weights; a finished run with 10 validation rows does")
+            Missing(
+                "the run has not measured the error of these weights; it does so at its end, with at least 10 "
+                "validation rows"
+            )
         ]
     rows = [[f"{level} %", f"{coverage(regressed, level):.1f} %"] for level in LEVELS]
     caption = "Share of test targets inside the interval around the prediction, if errors are normal"

@@ -36,7 +36,7 @@ class RunFacts:
 
 
 def gather(folder: Path, data_dir: Path | None, epoch: Which = "last") -> RunFacts:
-    """Read the folder, then the data. A run without its data, or without a finished epoch, is no error."""
+    """Read the folder, then the data. A run without its data, or without a finished epoch, is not an error."""
     experiment, rows = load_run(folder)
     trained, problem = None, ""
     try:

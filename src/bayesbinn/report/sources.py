@@ -1,4 +1,4 @@
-"""What a path is, a run, a stream, a sweep or a model file, and the page or card made of it."""
+"""Finds out whether a path is a run, a stream, a sweep or a model file, and writes its page or card."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Kind = Literal["run", "stream", "sweep", "model"]
 
 
 def kind_of(source: Path) -> Kind:
-    """What there is to report on."""
+    """What the path is."""
     if source.is_file() and source.suffix == ".safetensors":
         return "model"
     if (source / CONFIG).is_file():
         return "run" if load_config(source).continual is None else "stream"
     if (source / PLAN).is_file():
         return "sweep"
-    there = "no such file or folder" if not source.exists() else f"neither {CONFIG} nor {PLAN} is there"
+    there = "no such file or folder" if not source.exists() else f"it contains neither {CONFIG} nor {PLAN}"
     raise InvalidInput(f"{source}: {there}; give the folder of a run or a sweep, or a MODEL.safetensors")
 
 
 def page_of(source: Path, *, data_dir: Path | None, epoch: Which, measure_speed: bool) -> Page:
-    """The page about whatever is there."""
+    """The page about whatever the path is."""
     kind = kind_of(source)
     if kind == "run":
         return run.page(run.gather(source, data_dir, epoch), measure_speed=measure_speed)

@@ -41,7 +41,7 @@ class StreamFacts:
     experiment: Experiment
     record: Record
     policy: str
-    """The BatchNorm policy that is drawn: the last, which learned tasks and others share."""
+    """The BatchNorm policy that is drawn: the last, which covers both learned and other tasks."""
     summary: Mapping[str, Mapping[str, float | None]]
     trained: Trained | None
     problem: str
@@ -100,7 +100,7 @@ def _headline(facts: StreamFacts) -> list[tuple[str, str]]:
 def _over_time(facts: StreamFacts) -> list[Block]:
     curves = curves_of(facts.record, facts.policy)
     if not curves:
-        return [Missing("no task is learned yet")]
+        return [Missing("no task has been learned yet")]
     blocks: list[Block] = [Row([_draw_tasks(facts, curves), _draw_average(facts, curves)])]
     if len(facts.record.finished) <= MAX_MATRIX:
         blocks.append(_matrix(facts))
@@ -149,12 +149,12 @@ def _draw_average(facts: StreamFacts, curves: Mapping[int, Points]) -> Drawing:
         whole_numbers(axis)
         axis.set_ylabel("mean accuracy, %")
         alt = f"Mean accuracy: {points[0][1]:.1f} % after the first task, {points[-1][1]:.1f} % after the last."
-        return drawn(figure, "average", alt, "The mean over the tasks learned so far, as far as they were measured.")
+        return drawn(figure, "average", alt, "The mean over the tasks learned and measured so far.")
 
 
 def _forgetting(facts: StreamFacts) -> list[Block]:
     if not facts.summary:
-        return [Missing("no task is learned yet")]
+        return [Missing("no task has been learned yet")]
     rows = [
         [name, *("" if (value := found[key]) is None else f"{value:.2f}" for found in facts.summary.values())]
         for key, name in _METRICS.items()
@@ -162,7 +162,8 @@ def _forgetting(facts: StreamFacts) -> list[Block]:
     blocks: list[Block] = [
         Table("In percent, by how BatchNorm's statistics are chosen", ["metric", *facts.summary], rows),
         Text(
-            "Forgotten: accuracy lost by the end, averaged over all tasks but the last. docs/continual.md defines all."
+            "Forgotten: accuracy lost by the end, averaged over all tasks but the last. docs/continual.md defines all "
+            "metrics."
         ),
     ]
     auroc = facts.record.end.get("auroc", {})
@@ -171,7 +172,7 @@ def _forgetting(facts: StreamFacts) -> list[Block]:
         table = [[name, *(f"{found[kind]:.3f}" for kind in kinds)] for name, found in auroc.items()]
         head = ["inputs", *(kind.replace("_", " ") for kind in kinds)]
         blocks.append(
-            Table("AUROC of telling unfamiliar inputs from the last task's, after the last task", head, table)
+            Table("AUROC of separating unfamiliar inputs from the last task's, after the last task", head, table)
         )
     return blocks
 

@@ -26,7 +26,7 @@ _SCORES = {
     "last_test_accuracy": ("test accuracy, %", True),
     "last_test_rmse": ("test RMSE", False),
 }
-"""What runs are ranked by, the first that any of them has: its name, and whether more is better."""
+"""Runs are ranked by the first of these that any of them has: its name, and whether higher is better."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _comparison(facts: SweepFacts) -> list[Block]:
     said = f"The best run is {best['run']}: {name.removesuffix(', %')} {best[facts.score]:.4g} with {settings}."
     blocks: list[Block] = [Text(said), _draw(facts)] if facts.varied else [Text(said)]
     if "validation" in facts.score:
-        blocks.append(Text("Runs are ranked by validation data. Their test scores are shown, not used."))
+        blocks.append(Text("Runs are ranked by validation data. Their test scores are shown but not used."))
     return blocks
 
 
@@ -109,7 +109,7 @@ def _runs(facts: SweepFacts) -> list[Block]:
     ]
     blocks: list[Block] = [Table("All runs, the best first", head, rows, words=3)]
     if len(facts.runs) > MAX_ROWS:
-        blocks.append(Text(f"The first {MAX_ROWS} of {len(facts.runs)}; results.csv in the folder has all."))
+        blocks.append(Text(f"The first {MAX_ROWS} of {len(facts.runs)}; results.csv in the folder lists them all."))
     return blocks
 
 
@@ -163,7 +163,7 @@ def _draw(facts: SweepFacts) -> Drawing:
         axis.spines[["left", "bottom"]].set_visible(False)
         axis.set_ylim(-0.08, 1.12)
         axis.tick_params(length=0)
-        order = "more" if upwards else "less"
+        order = "higher" if upwards else "lower"
         alt = (
             f"Parallel coordinates of {len(runs)} runs over {', '.join(keys)} and {name}, from {low:.4g} to {high:.4g}."
         )
@@ -171,7 +171,7 @@ def _draw(facts: SweepFacts) -> Drawing:
             figure,
             "parallel",
             alt,
-            f"Every line is a run, the stronger the better; the thick one is the best ({order} is better).",
+            f"Every line is a run; better runs are drawn stronger, and the thick line is the best ({order} is better).",
         )
 
 

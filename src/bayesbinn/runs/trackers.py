@@ -100,7 +100,7 @@ OPEN: dict[str, Open] = {
 
 
 def usual_trackers() -> tuple[str, ...]:
-    """What a run of one task uses without being asked."""
+    """What a run of one task uses by default."""
     return ("tensorboard",) if installed() else ()
 
 

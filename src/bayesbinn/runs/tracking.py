@@ -32,7 +32,7 @@ PACKAGES = {"tensorboard": "tensorboard", "trackio": "trackio", "wandb": "wandb"
 
 
 class TrackingWarning(BayesbinnWarning):
-    """A tracker that stopped working; the run goes on without it."""
+    """A tracker that stopped working; the run continues without it."""
 
 
 class Tracker(ABC):
@@ -79,10 +79,10 @@ def watcher(name: str, open_tracker: Open, experiment: Experiment) -> Watcher:
                     tracker.log(progress.epoch, numbers_of(progress.row))
             except BayesbinnError:
                 raise
-            except Exception as error:  # somebody else's program, whose server may be away: the run matters more
+            except Exception as error:  # a third-party program whose server may be down: the run matters more
                 working = False
                 reason = printable(" ".join(str(error).split()))
-                warnings.warn(f"--track {name} failed and is left out from here on: {reason}", TrackingWarning, 2)
+                warnings.warn(f"--track {name} failed and is off from now on: {reason}", TrackingWarning, 2)
 
         try:
             yield log
@@ -114,7 +114,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def identity(folder: RunFolder, tracker: str, make: Callable[[], str] = lambda: secrets.token_hex(4)) -> str:
-    """The name by which a tracker knows this run: made in the first session, stored, and the same ever after."""
+    """The name by which a tracker knows this run: made in the first session, stored, and used from then on."""
     path = folder.path / FILE_NAME
     try:
         known = json.loads(path.read_text(encoding="utf-8"))

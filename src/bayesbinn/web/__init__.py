@@ -20,15 +20,15 @@ def module() -> str:
 
 
 def wasm() -> bytes:
-    """The content of ``bayesbinn.wasm``, which the module needs beside it or as an option of `load`."""
+    """The content of ``bayesbinn.wasm``, which must be next to the module or passed to `load` as an option."""
     return files(__name__).joinpath("bayesbinn.wasm").read_bytes()
 
 
 def bundle() -> str:
     """One script for ``<script type="module">`` in a page, with the WebAssembly in it.
 
-    It defines ``globalThis.bayesbinn`` with the module's names; `load` needs no option ``wasm`` there. The text has
-    no ``</script`` in it and no address, so it works in a file that is opened from disk.
+    It defines ``globalThis.bayesbinn`` with the module's names; `load` needs no option ``wasm`` there. The text
+    contains no ``</script`` and no address, so it works in a file that is opened from disk.
 
     >>> "globalThis.bayesbinn=" in bundle() and "</script" not in bundle()
     True

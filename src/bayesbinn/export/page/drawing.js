@@ -60,7 +60,7 @@ export class Drawing {
     this.changed(null);
   }
 
-  /** Show a picture instead; one can draw on it. @param {HTMLCanvasElement} picture of the size of the area */
+  /** Show a picture instead; users can draw on it. @param {HTMLCanvasElement} picture of the size of the area */
   show(picture) {
     this.#parts = [picture];
     this.#redraw();

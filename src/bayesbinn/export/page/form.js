@@ -29,7 +29,7 @@ export function startForm(model, facts) {
 }
 
 /**
- * A field of the form; returns what reads its cell, null if it is missing.
+ * Adds a field to the form; returns a function that reads its cell, null if it is missing.
  * @param {HTMLElement} form
  * @param {any} column
  * @param {number} index
@@ -81,7 +81,7 @@ function choicesOf(column) {
   if (column.kind === "boolean") return [["true", "yes"], ["false", "no"], [MISSING, "(missing)"]];
   if (column.kind !== "category") return null;
   const known = column.categories.map((/** @type {string} */ name) => [`=${name}`, name]);
-  // No training row has this category: the file joins it with the rare ones where it can.
+  // No training row has this category: the file treats it like a rare one if it can.
   return [...known, ["=(another category)", "(another)"], [MISSING, "(missing)"]];
 }
 
@@ -118,7 +118,7 @@ function show(model, facts, row, bars, opinions) {
 function inputOf(model, facts, row) {
   if (facts.encoded) return model.encodeRows([row]);
   return Float32Array.from(facts.columns, (/** @type {any} */ { name }) => {
-    if (row[name] === null) throw new Error(`${name}: a number is needed; this model knows no missing cells`);
+    if (row[name] === null) throw new Error(`${name}: a number is needed; this model does not take missing cells`);
     return row[name];
   });
 }
@@ -149,7 +149,7 @@ function showQuantity(found, facts) {
   part("detail").textContent =
     half === null
       ? "Mean and standard deviation."
-      : `${coverageOf(facts)}, the truth is from ${short(mean - half)} to ${short(mean + half)}.`;
+      : `${coverageOf(facts)}, the truth is between ${short(mean - half)} and ${short(mean + half)}.`;
 }
 
 /** @param {any} facts */

@@ -1,4 +1,4 @@
-// The page of an image classifier: draw or bring a picture, see what the networks see and say.
+// The page of an image classifier: draw or provide a picture, see what the networks see and say.
 
 import { Drawing, LONGEST, fitted, receivePictures } from "./drawing.js";
 import { centred, inkOf, scaled } from "./preparation.js";

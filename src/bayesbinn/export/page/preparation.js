@@ -1,11 +1,11 @@
 // From the pixels of the drawing to those of the network. `centred` equals bayesbinn.data.centred, number for number.
 
-/** Pixels below it do not count as ink when the box is found: the edge of a blurred line, noise of a photograph. */
+/** Fainter pixels, such as blurred edges or the noise of a photograph, do not count as ink when the box is found. */
 const FAINT = 16;
 
 /**
- * A drawing as MNIST's digits were prepared: scaled to fit a box, its centre of mass in the middle of a square.
- * All black if there is nothing to see.
+ * A drawing prepared like MNIST's digits: scaled to fit a box, its center of mass in the middle of a square.
+ * All black if there is no ink.
  * @param {Uint8Array | Uint8ClampedArray} ink bright on black, `width` pixels per row
  * @param {number} width
  * @param {number} side of the result
@@ -40,7 +40,7 @@ export function centred(ink, width, side, box) {
  * @param {Uint8ClampedArray} pixels red, green, blue and alpha, `size.width` pixels per row
  * @param {Size} size
  * @param {Size} smaller
- * @param {number} channels 1 (grey) or 3
+ * @param {number} channels 1 (gray) or 3
  * @returns {Uint8Array} [channels × height × width]
  */
 export function scaled(pixels, size, smaller, channels) {
@@ -55,7 +55,7 @@ export function scaled(pixels, size, smaller, channels) {
 }
 
 /**
- * The ink of a picture, bright on black: its paper, what most of its border shows, becomes black.
+ * The ink of a picture, bright on black: its paper, the median of its border, becomes black.
  * @param {Uint8ClampedArray} pixels red, green, blue and alpha
  * @param {Size} size
  * @returns {Uint8Array}
@@ -76,7 +76,7 @@ export function inkOf(pixels, size) {
       most = Math.max(most, difference);
     }
   }
-  // What is fainter than a quarter of the ink is shadow or the grain of the paper.
+  // Anything fainter than a quarter of the ink is shadow or the grain of the paper.
   const floor = most / 4;
   if (most < FAINT) return new Uint8Array(ink.length);
   return Uint8Array.from(ink, (value) => Math.round((255 * Math.max(value - floor, 0)) / (most - floor)));
@@ -141,7 +141,7 @@ function weigh(size, smaller, use) {
   }
 }
 
-/** Where an image starts, so that its centre of mass is in the middle and all of it is visible.
+/** Where an image starts, so that its center of mass is in the middle and all of it is visible.
  * @param {Float64Array} mass @param {number} side */
 function firstPixel(mass, side) {
   let sum = 0, moment = 0;

@@ -14,7 +14,7 @@ export function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-/** The probability of each class; of many classes, only of the likeliest. */
+/** The probability of each class; if there are many, only of the likeliest. */
 export class Bars {
   /** @type {{row: HTMLElement, name: HTMLElement, bar: HTMLElement, number: HTMLElement}[]} */
   #rows = [];
@@ -47,7 +47,7 @@ export class Bars {
   }
 }
 
-/** What each network says by itself; of many networks, only the first. */
+/** What each network says by itself; if there are many, only the first. */
 export class Opinions {
   /** @type {{item: HTMLElement, name: HTMLElement, number: HTMLElement}[]} made once: they change with every move */
   #items;
@@ -93,7 +93,7 @@ export function votes(classes, members) {
   return sorted.map(([index, count]) => `${count} ${count === 1 ? "says" : "say"} ${classes[index]}`).join(", ");
 }
 
-/** Limits of the scale on which unfamiliarity is drawn. */
+/** The end of the scale on which unfamiliarity is drawn. */
 const SCALE_END = 2;
 
 /** @param {HTMLElement} gauge @param {HTMLElement} text @param {number | null} score 1 is the threshold */
