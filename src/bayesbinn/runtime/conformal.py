@@ -1,8 +1,9 @@
 """Prediction sets and intervals by split-conformal prediction, in NumPy.
 
-Rows that served nothing else give scores: how strange the true answer looked to the model. For a new row from the same
-source, the chance that its score is at most the ⌈(n + 1)·coverage⌉-th smallest of n is at least `coverage`. With too
-few rows there is no such score: then only the set of everything has that coverage, and that is what is returned.
+Rows that were used for nothing else give scores: how surprising the true answer was to the model. For a new row from
+the same source, the probability that its score is at most the ⌈(n + 1)·coverage⌉-th smallest of n is at least
+`coverage`. With too few rows there is no such score; then only the set of everything has that coverage, and that is
+what is returned.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ Floats = NDArray[np.float64]
 
 
 def threshold(scores: Floats, counts: Floats, coverage: float) -> float:
-    """The score that new rows stay within with the chance `coverage`; infinite with too few rows.
+    """The score that a new row does not exceed with the probability `coverage`; infinite with too few rows.
 
-    `scores` ascend; a score counts as often as `counts` says.
+    `scores` are ascending; `counts` says how often each counts.
 
     >>> scores = np.arange(1.0, 10.0)
     >>> threshold(scores, np.ones(9), 0.9), threshold(scores, np.ones(9), 0.5), threshold(scores[:8], np.ones(8), 0.9)
@@ -41,13 +42,13 @@ def class_scores(probabilities: NDArray[Any]) -> Floats:
 
 
 def class_sets(probabilities: NDArray[Any], limit: float) -> NDArray[np.bool_]:
-    """[rows, classes]: whether a class is in the set. The likeliest class always is, so that no set is empty."""
+    """[rows, classes]: whether a class is in the set. The likeliest class always is, so no set is empty."""
     sets: NDArray[np.bool_] = class_scores(probabilities) <= limit
     sets[np.arange(len(sets)), probabilities.argmax(axis=1)] = True
     return sets
 
 
 def intervals(mean: NDArray[Any], std: NDArray[Any], limit: float) -> Floats:
-    """[rows, 2]: from and to; the score of a row is |y − mean|/std."""
+    """[rows, 2]: lower and upper bound; the score of a row is |y − mean|/std."""
     half = limit * std.astype(np.float64) if np.isfinite(limit) else np.full(len(mean), np.inf)
     return np.column_stack([mean - half, mean + half])

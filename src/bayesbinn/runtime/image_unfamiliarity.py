@@ -1,14 +1,14 @@
 """How unlike the training images an image is, in NumPy; the page of ``bayesbinn export --to html`` does the same.
 
-Two questions are asked. How uncertain are the networks: the entropy H of their mean prediction. And is there a class
-whose training images, put together, make up this one? An image is described by its edges: how strong they are in each
-of four directions, averaged over blocks, as a vector of length 1. It depends little on how thick and bright lines
-are. The vectors of a class lie close to a space of a few main directions, and the share r of an image's square that
-lies off the space of every class is what no class explains. The first question alone lets some letters pass for a
-digit, the second alone half of one digit with half of another.
+The score combines two measures. The first is how uncertain the networks are: the entropy H of their mean prediction.
+The second is how badly any class explains the image. An image is described by its edges: their strength in each of four
+directions, averaged over blocks, as a vector of length 1, which depends little on how thick and bright lines are. The
+vectors of a class are close to a space of a few main directions, and r is the share of an image's square that is
+outside the space of every class. The first measure alone accepts some letters as digits; the second alone accepts half
+of one digit with half of another.
 
-The score is (√(H/h) + 2·r/o)/u, where h and o are what 95 % of held-out images stay below, and u is what the sum does:
-95 % of held-out images have a score below 1.
+The score is (√(H/h) + 2·r/o)/u. 95 % of held-out images have an H below h, an r below o, and a sum below u: so 95 % of
+held-out images have a score below 1.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from bayesbinn.runtime.unfamiliarity import USUAL, Floats
 
 RULE = "entropy, and what no class explains"
 MAX_DIRECTIONS = 30
-"""For each class."""
+"""The most directions of each class."""
 _EDGES = 4
-"""Directions of edges: level, upright, and the two between them."""
+"""Directions of edges: horizontal, vertical, and the two between them."""
 _SIDE = 7
-"""How many blocks the longer side of an image has, about."""
+"""About how many blocks the longer side of an image has."""
 _WEIGHT = 2.0
 _MAX_IMAGES = 2000
-"""Of each class, to learn from."""
+"""The most images of each class to learn from."""
 _MAX_VALUES = 1 << 18
-"""Of all directions together: half a megabyte as float16."""
+"""The most values of all directions together: half a megabyte as float16."""
 _LEAST = 1e-6
 
 Images = NDArray[Any]
 
 
 def learn(images: Images, classes: NDArray[np.int64], held_out: Images, entropy: NDArray[Any]) -> Section:
-    """From [images, channels, height, width] of the training part, and held-out images with their entropies."""
+    """Learn from [images, channels, height, width] of the training part, and held-out images with their entropies."""
     block = max(1, round(max(images.shape[2:]) / _SIDE))
     found = [_units(images[np.flatnonzero(classes == each)[:_MAX_IMAGES]], block) for each in np.unique(classes)]
     width = found[0].shape[1]
@@ -107,7 +107,7 @@ def _edges(images: Floats) -> Floats:
 
 
 def _main_directions(units: Floats, count: int) -> Floats:
-    """[count, values]: those of the largest squares; a class of few images has zeros at the end."""
+    """[count, values]: the directions of the largest squares; a class of few images has zeros at the end."""
     _, vectors = np.linalg.eigh(units.T @ units)
     directions: Floats = vectors[:, ::-1][:, :count].T.copy()
     directions[min(count, len(units)) :] = 0.0
@@ -115,5 +115,5 @@ def _main_directions(units: Floats, count: int) -> Floats:
 
 
 def _limit(values: NDArray[Any]) -> float:
-    """What the usual share of values stays below; never 0, which is divided by."""
+    """What the usual share of values stays below; never 0, because scores are divided by it."""
     return max(float(np.quantile(values.astype(np.float64), USUAL, method="higher")), _LEAST)

@@ -172,13 +172,14 @@ class Model:
     def unfamiliarity(self, x: ArrayLike) -> NDArray[np.float64]:
         """[batch]: how unlike the training data each input is: 95 % of held-out ones are below 1, 2 is suspicious.
 
-        The file must have learned it: ``bayesbinn pack --unfamiliarity`` for images, the estimators for tables.
+        The file needs statistics for it: ``bayesbinn pack --unfamiliarity`` stores them for images, the estimators do
+        so for tables.
         """
         section = self.sections.get("unfamiliarity")
         if section is not None and section.rule == unfamiliarity.RULE:
             return unfamiliarity.score(section, self._checked(x))
         if section is None or section.rule != image_unfamiliarity.RULE:
-            raise InvalidUse("this model file does not say what is unfamiliar; pack the run with --unfamiliarity")
+            raise InvalidUse("this model file has no statistics for unfamiliarity; pack the run with --unfamiliarity")
         inputs = self._checked(x)
         images = inputs.reshape(-1, *self.input_shape)
         return image_unfamiliarity.score(section, images, self.prediction(inputs).entropy)
@@ -187,7 +188,7 @@ class Model:
         """What `predict_proba` gives (for regression, `predict`) for raw rows of the table that the model learned from.
 
         `rows` is a list of mappings from columns to cells, such as ``[{"age": 41, "job": "nurse"}]``, or one mapping
-        from columns to their cells. A missing cell is None. Columns that the model does not know are passed over.
+        from columns to their cells. A missing cell is None. Columns that the model does not know are ignored.
         """
         x = self.encode_rows(rows)
         return self.predict(x) if self.graph.task == "regression" else self._probabilities(x)

@@ -1,4 +1,4 @@
-"""Raw tables for a model file that has an encoding: CSV files read with the standard library, some rows at a time."""
+"""Raw tables for a model file that has an encoding: CSV files read with the standard library, in strips of rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bayesbinn.modelfile.encoder import InvalidCell
 from bayesbinn.modelfile.encoding import TableEncoding
 
 _STRIP = 20_000
-"""Rows that are read at once: their cells are text, ten times the size of their codes."""
+"""How many rows are read at a time; their cells are text, ten times the size of their codes."""
 
 
 def encoded_strips(path: Path, encoding: TableEncoding, notes: list[str]) -> Iterator[NDArray[np.float32]]:
-    """[rows, width] of a .csv or .tsv file whose first line names its columns, in any order; some rows at a time."""
+    """Encode a .csv or .tsv file, whose first line names its columns in any order, as [rows, width] strip by strip."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             yield from _encoded(path, file, encoding, notes)
@@ -65,7 +65,7 @@ def _encoded(
 
 
 def _is_a_row(path: Path, first: list[str], encoding: TableEncoding) -> bool:
-    """Whether a table has no header: its first line is all numbers, which do not name the model's columns."""
+    """Whether a table has no header: its first line is all numbers and does not name the model's columns."""
     try:
         numbers = all(isfinite(number_of(cell)) for cell in first)
     except NotOfItsKind:
@@ -81,13 +81,13 @@ def _is_a_row(path: Path, first: list[str], encoding: TableEncoding) -> bool:
 
 
 def _delimiter(header: str) -> str:
-    """Comma, semicolon or tab: what the header has most of, outside of quotation marks."""
+    """Comma, semicolon or tab: whichever occurs most often in the header, outside quotation marks."""
     bare = "".join(header.split('"')[::2])
     return max(",;\t", key=bare.count)
 
 
 def check_names(path: Path, header: list[str]) -> None:
-    """Refuse a header that does not give every column a name of its own; the first may have none."""
+    """Reject a header that does not give every column a unique name; only the first may have none."""
     twice = sorted(name for name, count in Counter(header).items() if count > 1)
     if twice or "" in header[1:]:
         what = f"two columns are named {twice[0]!r}" if twice else f"column {header.index('', 1) + 1} has no name"

@@ -1,9 +1,9 @@
 """How unlike the training data a row is, from its codes, in NumPy.
 
 Codes of the training rows have a mean and a few main directions. A new row is far away if its distance along these
-directions, in their standard deviations, is large, or if it lies far off them: the squares of both are added. The
-score is divided by what 95 % of the training rows stay below, each by the statistics of others, so that 1 is unusual
-and 2 is suspicious.
+directions, in their standard deviations, is large, or if its distance from them is large: the squares of both are
+added. The score is divided by the value that 95 % of the training rows stay below, each scored with the statistics of
+other rows, so that 1 is unusual and 2 is suspicious.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 def learn(codes: NDArray[np.float32], weights: Floats) -> Section:
-    """The statistics of training rows; the unit is what most of them stay below by statistics of the others."""
+    """The statistics of training rows; most rows, scored with the statistics of others, stay below the unit."""
     step = max(1, -(-len(codes) // _MAX_ROWS))
     x, w = codes[::step].astype(np.float64), weights[::step]
     found = _statistics(x, w)
@@ -50,7 +50,7 @@ def _statistics(x: Floats, weights: Floats) -> Section:
 
 
 def _scores_as_new_rows(x: Floats, weights: Floats) -> Floats:
-    """Every row by the statistics of those of other folds, as if it were new; few rows by their own."""
+    """Score every row with the statistics of other folds, as if it were new; very few rows, with their own."""
     if len(x) < _FOLDS * _ROWS_OF_A_FOLD:
         return score(_statistics(x, weights), x.astype(np.float32))
     fold, scores = np.arange(len(x)) % _FOLDS, np.empty(len(x))
@@ -61,11 +61,11 @@ def _scores_as_new_rows(x: Floats, weights: Floats) -> Floats:
 
 
 def _main_directions(centred: Floats) -> tuple[Floats, Floats]:
-    """Variances and unit vectors of the largest ones, with signs that do not depend on the solver."""
+    """The largest variances and their unit vectors, with signs that do not depend on the solver."""
     wide = centred.shape[1] > centred.shape[0]
     gram = centred @ centred.T if wide else centred.T @ centred
     values, vectors = np.linalg.eigh(gram)
-    # The rest, divided by its deviation, would exceed float16.
+    # Smaller ones, divided by their deviation, would exceed float16.
     count = min(MAX_DIRECTIONS, int((values > max(1e-6 * float(values[-1]), 1e-8)).sum()))
     values, vectors = values[::-1][:count], vectors[:, ::-1][:, :count].T
     if wide:
