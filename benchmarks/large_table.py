@@ -91,7 +91,7 @@ def report(found: dict[str, Any]) -> str:
         "",
         f"{found['rows']:,} rows of ten columns, a file of {found['megabytes']:.0f} MB:",
         f"`python benchmarks/large_table.py`. A command may take {MAX_SECONDS // 60} minutes and {MAX_GIB:g} GiB.",
-        f"{found['processor']}, {found['threads']} threads; other work ran beside it.",
+        f"{found['processor']}, {found['threads']} threads.",
         "",
         "| command | seconds | seconds of CPU time | peak memory, GiB |",
         "| --- | ---: | ---: | ---: |",
