@@ -299,3 +299,14 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, place: Place)
 def test_an_unknown_source_raises(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
         write_report(tmp_path / "nothing")
+
+
+def test_the_ticks_of_a_single_epoch_are_whole_numbers() -> None:
+    from bayesbinn.report.drawing import canvas, whole_numbers
+
+    with canvas() as (figure, axes):
+        axes[0, 0].plot([1], [90.0], "o")
+        whole_numbers(axes[0, 0])
+        figure.canvas.draw()
+        low, high = axes[0, 0].get_xlim()
+        assert [tick for tick in axes[0, 0].get_xticks() if low <= tick <= high] == [1]

@@ -104,7 +104,7 @@ def whole_numbers(axis: Any) -> None:
     """Put the ticks of the horizontal axis at whole numbers only: epochs and tasks."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
 
 
 def logarithmic(axis: Any) -> None:
