@@ -17,7 +17,7 @@ SCRIPT = ROOT / "csrc" / "tests" / "sanitize.sh"
 @pytest.mark.parametrize("part", ["training", pytest.param("inference", marks=pytest.mark.slow)])
 def test_the_kernels_of_one_instruction_set_are_clean(part: str) -> None:
     isa = "neon" if machine() in ("aarch64", "arm64") else "portable"
-    check(part, ISAS=isa, OPTIMIZE="-O0", LARGEST="150001")
+    check(part, ISAS=isa, OPTIMIZE="-O0", LARGEST="60001")
 
 
 @pytest.mark.slow

@@ -231,7 +231,7 @@ def test_a_killed_rank_ends_the_other_and_any_number_of_ranks_resumes(commands: 
 
 def test_a_silent_rank_is_abandoned_after_the_timeout(commands: Commands, tmp_path: Path) -> None:
     arguments = training(tmp_path / "run", epochs=200)
-    arguments[arguments.index("--timeout") + 1] = "5"
+    arguments[arguments.index("--timeout") + 1] = "2"
     survivor, silent = commands.start_ranks(2, *arguments, *OFTEN)
     wait_for_a_checkpoint(tmp_path / "run")
     os.kill(silent, signal.SIGSTOP)
