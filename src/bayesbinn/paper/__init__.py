@@ -126,9 +126,11 @@ def _all(train: bool, runs: Path, out: Path) -> Iterator[str]:
 
 
 def _begun(name: str, runs: Path) -> bool:
-    """Whether a run of a part that shows this table or figure is recorded."""
+    """Whether a run that this table or figure shows is recorded."""
     parts = [part for part in load_queue().parts if name in {each.name for each in part.show}]
-    return any(provenance(runs / run.name) for part in parts for run in planned(part))
+    own = {line.cell.preset for line in TABLES[name](None).lines} if name in TABLES else None
+    shown = [run for part in parts for run in planned(part) if own is None or run.arguments[1] in own]
+    return any(provenance(runs / run.name) for run in shown)
 
 
 def _toy_figures(runs: Path, out: Path) -> Iterator[str]:
