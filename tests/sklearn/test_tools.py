@@ -98,3 +98,15 @@ def test_arrays_and_frames_follow_each_other_by_position(fitted: Any) -> None:
         assert np.array_equal(plain.predict(X), plain.predict(X.to_numpy()))
     with pytest.raises(ValueError, match="collect"):
         plain.predict(pl.DataFrame(X.to_numpy()).lazy())
+
+
+def test_a_model_of_text_and_dates_can_be_pickled() -> None:
+    import pickle
+
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    days = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, 60), "D")
+    x = pd.DataFrame({"job": rng.choice(["nurse", "cook"], 60), "joined": days})
+    model = BinaryNetworkClassifier(random_state=0, epochs=2).fit(x, x["job"] == "cook")
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(x), model.predict_proba(x))

@@ -49,6 +49,9 @@ class Encoder:
         self._formulas = [formula_of(column) for column in columns]
         self._starts = [0, *np.cumsum([column.width for column in columns])[:-1].tolist()]
 
+    def __reduce__(self) -> tuple[type[Encoder], tuple[Sequence[Column]]]:
+        return Encoder, (self._columns,)  # its readers are functions within functions, which cannot be pickled
+
     def encode(self, cells: Iterable[Any], odd: list[InvalidCell] | None = None) -> Codes:
         """Encode columns of cells, read one after the other, as [rows, width].
 

@@ -162,18 +162,18 @@ def _encoded_cells(inputs: Tensor, dataset: Dataset) -> tuple[list[str], list[li
     """The cells of the file behind these codes: to the network, rows with the same codes are the same."""
     assert dataset.encoding is not None
     source = Path(dataset.source)
-    tested = next((path for end in SUFFIXES if (path := source.with_name(f"test{end}")).is_file()), None)
-    path = tested if tested is not None and source.stem == "train" else source
-    try:
-        table, codes = read_table(path, []), encode_table(path, dataset.encoding)
-    except (BayesbinnError, OSError):
-        return [], [[] for _ in inputs]
+    beside = [source.with_name(f"test{end}") for end in SUFFIXES] if source.stem == "train" else []
     names = list(dataset.encoding.names)
-    found = []
-    for row in inputs:
-        place = int((codes == row).all(dim=1).nonzero()[0])
-        found.append([_cell(table.column(name)[place].as_py()) for name in names])
-    return names, found
+    # A test file may have come after training, when a part of the source was held out: it counts if it has the rows.
+    for path in (*(path for path in beside if path.is_file()), source):
+        try:
+            table, codes = read_table(path, []), encode_table(path, dataset.encoding)
+        except (BayesbinnError, OSError):
+            continue
+        places = [(codes == row).all(dim=1).nonzero().flatten().tolist() for row in inputs]
+        if all(places):
+            return names, [[_cell(table.column(name)[place[0]].as_py()) for name in names] for place in places]
+    return [], [[] for _ in inputs]
 
 
 def _cell(value: object) -> str:
