@@ -310,3 +310,11 @@ def test_the_ticks_of_a_single_epoch_are_whole_numbers() -> None:
         figure.canvas.draw()
         low, high = axes[0, 0].get_xlim()
         assert [tick for tick in axes[0, 0].get_xticks() if low <= tick <= high] == [1]
+
+
+def test_the_report_of_a_model_file_does_not_replace_its_page(place: Place, tmp_path: Path) -> None:
+    model, page = tmp_path / "model.safetensors", tmp_path / "model.html"
+    model.write_bytes(place.sources["model"].read_bytes())
+    page.write_text("a page that export wrote")
+    assert write_report(model, measure_speed=False) == tmp_path / "model.report.html"
+    assert page.read_text() == "a page that export wrote"

@@ -62,7 +62,7 @@ def write_report(
     """
     source = Path(source)
     page = page_of(source, data_dir=data_dir, epoch=epoch, measure_speed=measure_speed)
-    path = Path(out) if out is not None else source.with_suffix(".html") if source.is_file() else source / REPORT
+    path = Path(out) if out is not None else source.with_suffix(".report.html") if source.is_file() else source / REPORT
     make_folder(path.parent)
     write_whole(path, page.to_html().encode())
     return path
