@@ -99,7 +99,7 @@ def test_the_queue_trains_and_then_measures(tmp_path: Path) -> None:
     queue = tmp_path / "queue.toml"
     queue.write_text(text + runs("frontier-posterior", "bayesbinn", [1], ", certainty = 100"))
     places = ["--home", str(tmp_path / "home"), "--results", str(tmp_path / "results"), "--queue", str(queue)]
-    command = [sys.executable, str(ROOT / "benchmarks" / "evidence.py"), *places, "--in-place", "--threads", "1"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "evidence.py"), *places, "--in-place", "--jobs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     log = tmp_path / "home" / "logs" / "frontier.log"
     assert done.returncode == 0, done.stdout + done.stderr + (log.read_text() if log.exists() else "")

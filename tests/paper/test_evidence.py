@@ -54,7 +54,7 @@ def command(folder: Path, *options: str, epochs: int = 4, python: str | None = N
         folder.mkdir(exist_ok=True)
         queue.write_text(QUEUE.replace("EPOCHS", str(epochs)))
     places = ["--home", str(folder / "home"), "--results", str(folder / "results"), "--queue", str(queue)]
-    return [python or warm_python(), str(SCRIPT), *places, "--in-place", "--threads", "1", *options]
+    return [python or warm_python(), str(SCRIPT), *places, "--in-place", "--jobs", "1", *options]
 
 
 def finish(folder: Path, epochs: int) -> None:
@@ -94,6 +94,17 @@ def test_a_queue_that_is_killed_ends_with_the_same_numbers(finished: Path, tmp_p
     assert len(numbers(tmp_path)) < 2
     finish(tmp_path, EPOCHS)
     assert len(numbers(tmp_path)) == 2
+    assert numbers(tmp_path) == numbers(finished)
+
+
+def test_two_runs_at_a_time_give_the_same_numbers(finished: Path, tmp_path: Path) -> None:
+    words = command(tmp_path, "--jobs", "2", epochs=EPOCHS)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    started, ended = (
+        done.stdout.find(word) for word in ("rates: digits-ste", "digits-bayesbinn-width0.02-e3-s1: done")
+    )
+    assert 0 <= started < ended, done.stdout
     assert numbers(tmp_path) == numbers(finished)
 
 

@@ -141,11 +141,11 @@ def test_the_queue_runs_what_it_has_chosen(tmp_path: Path) -> None:
     queue = tmp_path / "queue.toml"
     queue.write_text(STAGES)
     places = ["--home", str(tmp_path / "home"), "--results", str(tmp_path / "results"), "--queue", str(queue)]
-    command = [sys.executable, str(ROOT / "benchmarks" / "evidence.py"), *places, "--in-place", "--threads", "1"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "evidence.py"), *places, "--in-place", "--jobs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     for seed in (1, 2):
         text = (tmp_path / "results" / "runs" / f"digits-best-bayesbinn-e2-s{seed}" / "config.toml").read_text()
         assert "lr = 0.001" in text and "width = 0.03" in text
     status = subprocess.run([*command, "--status"], capture_output=True, text=True, check=True).stdout
-    assert "| done" in status and "left in all: 0 s" in status
+    assert "| done" in status and "total remaining: 0 s" in status
