@@ -166,6 +166,22 @@ def test_a_regression_gives_means_and_spreads_in_the_tables_unit(tmp_path: Path)
     assert max(float(row["spread"]) for row in rows) > 1
 
 
+def test_the_deviation_of_a_table_contains_the_networks_disagreement(tmp_path: Path) -> None:
+    """`predict` and `run` answer alike; far from the training rows the networks disagree more."""
+    random = np.random.default_rng(1)
+    x = random.normal(size=(160, 2)).round(3)
+    table = write_table(tmp_path / "m.csv", ["a", "b", "y"], [[*r, 500 + 100 * r[0]] for r in x.tolist()])
+    done("train", table, "--label", "y", "--out", tmp_path / "run", "--epochs", "2")
+    done("pack", tmp_path / "run")
+    rows = rows_of(done("run", tmp_path / "run" / "model.safetensors", table))
+    done("predict", tmp_path / "run", table, "--out", tmp_path / "p.json")
+    expected = json.loads((tmp_path / "p.json").read_text())
+    assert list(rows[0]) == list(expected[0]) == ["input", "mean", "std", "spread"]
+    for name in ("mean", "std", "spread"):
+        assert np.allclose([float(row[name]) for row in rows], [row[name] for row in expected], rtol=1e-3, atol=1e-2)
+    assert np.ptp([row["std"] for row in expected]) > 1
+
+
 def hostile_names(folder: Path) -> Path:
     g = GraphBuilder((2,), 1, 0)
     g.add("linear", shape=(6, 2), tensors={"weight": np.array([[0], [1], [2], [3], [0], [1]], np.uint8)})

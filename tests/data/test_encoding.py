@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import date, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayesbinn.data.own.encoding import MAX_CATEGORIES, knots_of, learn_encoding
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import BayesbinnWarning, InvalidInput
 from bayesbinn.modelfile.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn
 
 
@@ -149,6 +150,14 @@ def test_an_encoding_has_a_code_even_if_all_rows_are_alike() -> None:
         ({"x": ["1", "1e999"]}, "column 'x' holds '1e999': a finite number is needed"),
         ({"x": [[1], [2]]}, "column 'x' holds list in row 1"),
         ({"x": np.ones((2, 2))}, "column 'x' has the shape (2, 2)"),
+        (
+            {"x": ["2024-01-31", "2024-02-31"] + ["2024-03-01"] * 38},
+            "column 'x' holds '2024-02-31' in row 2: almost all",
+        ),
+        (
+            {"x": [*map(str, range(40)), "many"]},
+            "column 'x' holds 'many' in row 41: almost all other rows hold numbers",
+        ),
         ({"x": np.ones(2, complex)}, "column 'x' holds complex128"),
     ],
 )
@@ -156,6 +165,17 @@ def test_what_cannot_be_encoded_is_one_line(table: dict[str, Any], message: str)
     with pytest.raises(InvalidInput) as caught:
         learn_encoding(table)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_word_that_turns_numbers_into_categories_is_reported() -> None:
+    ages = [str(20 + age % 30) for age in range(100)]
+    with pytest.warns(BayesbinnWarning, match="'x' holds 'unknown', and numbers in all but 1 of 101 rows, so every"):
+        assert isinstance(learned(*ages, "unknown"), CategoryColumn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert isinstance(learned(*ages, *["unknown"] * 10), CategoryColumn)  # a tenth of the rows is no mistake
+        assert isinstance(learned(*[str(grade % 9) for grade in range(100)], "K"), CategoryColumn)
+        assert isinstance(learned(*ages, None, ""), NumberColumn)
 
 
 def test_weights_that_are_none_are_refused() -> None:

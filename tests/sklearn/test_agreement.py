@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from bayesbinn import runtime
+from bayesbinn.errors import BayesbinnError
 from bayesbinn.export import export_c, export_onnx
 from bayesbinn.modelfile.container import read
 from bayesbinn.sklearn import BinaryNetworkClassifier, BinaryNetworkRegressor
@@ -56,6 +57,13 @@ def test_the_runtime(shipped: tuple[Any, Path], backend: Any) -> None:
     assert np.abs(loaded.predict_rows(records(NEW)) - right).max() <= 1e-6 * max(1, np.abs(right).max())
     alone = np.concatenate([loaded.predict_rows([row]) for row in records(NEW)[:5]])
     assert np.abs(alone - right[:5]).max() <= 1e-6 * max(1, np.abs(right).max())
+    if loaded.graph.task == "regression":
+        mean, std = loaded.predict_rows(records(NEW), return_std=True)
+        assert np.abs(std[:, 0] - model.predict(NEW, return_std=True)[1]).max() <= 1e-5
+        assert np.abs(mean - right).max() <= 1e-5 and np.ptp(std) > 0.01
+    else:
+        with pytest.raises(BayesbinnError, match="this model is a classifier"):
+            loaded.predict_rows(records(NEW), return_std=True)
 
 
 def test_the_command_line(shipped: tuple[Any, Path], tmp_path: Path) -> None:

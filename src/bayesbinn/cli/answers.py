@@ -26,7 +26,7 @@ def _quantities(model: Any, x: Any) -> Columns:
     result = model.regression(x)
     found = {"mean": result.mean}
     if model.residual is not None:
-        found["std"] = (result.std.astype("float64") ** 2 + model.residual**2) ** 0.5
+        found["std"] = result.total_std(model.residual)
     if model.graph.networks > 1:
         found["spread"] = result.std
     columns: Columns = {}

@@ -97,7 +97,9 @@ def deviations(trained: Trained, prediction: Prediction, samples: int) -> tuple[
 
     The first is None if the run has not measured its error, the second if there is only one network.
     """
-    several = samples > 1 and trained.posterior is not None and not trained.posterior.saturated
+    several = is_side_by_side(trained.model) or (
+        samples > 1 and trained.posterior is not None and not trained.posterior.saturated
+    )
     spread = prediction.std.flatten() * trained.card.target_std if several else None
     residual = None if trained.residuals is None else trained.residuals.of(trained.posterior, samples)
     if residual is None:

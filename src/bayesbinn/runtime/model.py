@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,7 @@ from bayesbinn.runtime.prediction import (
     two_classes,
 )
 
+Floats = NDArray[np.float64]
 Activations = Literal["exact", "int8"]
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 Backend = Literal["auto", "native", "reference"]
@@ -184,13 +185,21 @@ class Model:
         images = inputs.reshape(-1, *self.input_shape)
         return image_unfamiliarity.score(section, images, self.prediction(inputs).entropy)
 
-    def predict_rows(self, rows: Rows) -> Array:
+    @overload
+    def predict_rows(self, rows: Rows, return_std: Literal[False] = False) -> Array: ...
+    @overload
+    def predict_rows(self, rows: Rows, return_std: Literal[True]) -> tuple[Floats, Floats]: ...
+
+    def predict_rows(self, rows: Rows, return_std: bool = False) -> Any:
         """What `predict_proba` gives (for regression, `predict`) for raw rows of the table that the model learned from.
 
         `rows` is a list of mappings from columns to cells, such as ``[{"age": 41, "job": "nurse"}]``, or one mapping
-        from columns to their cells. A missing cell is None. Columns that the model does not know are ignored.
+        from columns to their cells. A missing cell is None. Columns that the model does not know are ignored. For
+        regression, `return_std` adds the standard deviations, as `mean_and_std` does.
         """
         x = self.encode_rows(rows)
+        if return_std:
+            return self.mean_and_std(x)
         return self.predict(x) if self.graph.task == "regression" else self._probabilities(x)
 
     def encode_rows(self, rows: Rows) -> Array:
@@ -200,12 +209,25 @@ class Model:
         return self.encoding.encode(rows) if isinstance(rows, Mapping) else self.encoding.encode_rows(rows)
 
     def regression(self, x: ArrayLike) -> Regression:
-        """The mean output and its standard deviation over the networks."""
+        """The mean output and its standard deviation over the networks, which leaves out the error they share."""
         if self.graph.task != "regression":
             raise InvalidUse("this model is a classifier; use prediction() or predict_proba()")
         inputs = self._checked(x)
         strips = [mean_and_deviation(y) for y in self._strips(inputs)]
         return Regression(*(np.concatenate(each) for each in zip(*strips, strict=True)))
+
+    def mean_and_std(self, x: ArrayLike) -> tuple[Floats, Floats]:
+        """For regression: the mean, and the standard deviation of what is predicted.
+
+        The deviation combines how much the networks disagree about a row with the error that they share, which was
+        measured on held-out rows when the model was trained.
+        """
+        found = self.regression(x)
+        if self.residual is None:
+            raise InvalidUse(
+                "this model file does not include its networks' error; pack it from a finished run, or use regression()"
+            )
+        return found.mean.astype(np.float64), found.total_std(self.residual)
 
     # ---- running ---------------------------------------------------------------------------------------
 

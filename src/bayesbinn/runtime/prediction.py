@@ -39,6 +39,15 @@ class Regression:
     mean: Array
     std: Array
 
+    def total_std(self, residual: float) -> NDArray[np.float64]:
+        """The standard deviation of what is predicted, which includes the error that the networks share.
+
+        >>> Regression(np.zeros(2, np.float32), np.array([0, 3], np.float32)).total_std(4.0)
+        array([4., 5.])
+        """
+        total: NDArray[np.float64] = np.sqrt(self.std.astype(np.float64) ** 2 + residual**2)
+        return total
+
 
 def log_probabilities(logits: Array) -> NDArray[np.float64]:
     """log softmax along the last axis; a single logit z is that of class 1 of two.

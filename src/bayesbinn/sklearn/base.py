@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Number, Real
@@ -16,7 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from bayesbinn.errors import InvalidInput, nearest
+from bayesbinn.errors import BayesbinnWarning, InvalidInput, nearest
 from bayesbinn.methods.registry import METHODS
 from bayesbinn.modelfile.container import ModelFile, write
 from bayesbinn.modelfile.encoder import InvalidCell
@@ -195,7 +197,18 @@ class BinaryNetworkBase(BaseEstimator):  # type: ignore[misc]
 
     def _limit(self, coverage: float) -> float:
         scores = self._packed.file.sections["conformal"].tensors
-        return threshold(scores["scores"].astype(np.float64), scores["counts"].astype(np.float64), coverage)
+        counts = scores["counts"].astype(np.float64)
+        limit = threshold(scores["scores"].astype(np.float64), counts, coverage)
+        if math.isinf(limit):
+            needed = math.ceil(coverage / (1 - coverage) - 1e-9)
+            warnings.warn(
+                f"every set contains everything: coverage={coverage:g} needs at least {needed} conformal rows, and "
+                f"there are {counts.sum():.0f}; fit with more rows, a larger conformal_fraction or, in a stream, a "
+                "larger buffer",
+                BayesbinnWarning,
+                stacklevel=3,
+            )
+        return limit
 
     def unfamiliarity(self, X: Any) -> Floats:
         """[rows]: how unlike the training rows each row is.

@@ -68,7 +68,6 @@ def thinned(scores: Floats, counts: Floats, most: int) -> tuple[Floats, Floats]:
 
 
 def mean_and_std(model: Model, codes: NDArray[np.float32]) -> tuple[Floats, Floats]:
-    """For a quantity: the networks' mean, and the deviation that combines their disagreement and their residual."""
-    found = model.regression(codes)
-    mean, spread = found.mean[:, 0].astype(np.float64), found.std[:, 0].astype(np.float64)
-    return mean, np.sqrt(spread**2 + (model.residual or 0.0) ** 2)
+    """[rows] each: the mean of a quantity, and the standard deviation of what is predicted."""
+    mean, std = model.mean_and_std(codes)
+    return mean[:, 0], std[:, 0]

@@ -9,18 +9,22 @@ posterior after one batch is the prior for the next (`BinaryOptimizer.consolidat
 The first rows say little about the ranges and categories to come. So as long as all rows are kept, the encoding is
 learned again, and new networks are trained, whenever the number of rows has doubled. Later, new networks would know
 only the kept rows, so they are trained only when they must be: a class appears for the first time, or a column holds
-something new, such as a word among numbers. Each kept row then stands for several rows, and its weight says how many.
+something new in more than a few rows, such as words where only numbers were before. Each kept row then stands for
+several rows, and its weight says how many. A few odd cells are mistakes, and their batch is rejected.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
+from bayesbinn.data.own.kinds import FEW
+from bayesbinn.errors import BayesbinnWarning
 from bayesbinn.modelfile.encoder import InvalidCell
 from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.sklearn.canonical import Floats, Parts, Rows, concatenated, split
@@ -127,14 +131,14 @@ def learn_batch(
         if stream.memory[name].capacity:
             fresh = concatenated(fresh, left_out)
     can_start_anew = stream.fitted is None or (memory.rows is not None and math.isfinite(stream.learned_at))
-    odd = None if stream.fitted is None else _first_odd_cell(stream.fitted.encoding, fresh, parts.calibration)
-    if odd is not None and not can_start_anew:
-        raise odd
+    odd = [] if stream.fitted is None else _odd_cells(stream.fitted.encoding, rows)
+    if odd and (not can_start_anew or len(odd) <= FEW * (memory.seen + len(rows))):
+        raise odd[0]
     appeared = set(rows.targets.tolist()) - stream.classes_seen if classes else set()
     stream.classes_seen |= appeared
     past, weighted_past = memory.rows, memory.standing_for_all()
     memory.add(fresh, stream.rng)
-    outdated = bool(appeared) or odd is not None or (memory.holds_all and memory.seen >= 2 * stream.learned_at)
+    outdated = bool(appeared) or bool(odd) or (memory.holds_all and memory.seen >= 2 * stream.learned_at)
     anew = stream.fitted is None or (can_start_anew and outdated)
     counted = fresh if weighted_past is None else concatenated(weighted_past, fresh)
     training = counted if anew or past is None else concatenated(past, fresh)
@@ -143,7 +147,9 @@ def learn_batch(
     everything = Parts(training, parts.validation, **held_out)
     if stream.fitted is None or anew:
         stream.learned_at = memory.seen
-        stream.fitted = _anew(everything, plan, classes, weigh(counted), on_epoch)
+        before, stream.fitted = stream.fitted, _anew(everything, plan, classes, weigh(counted), on_epoch)
+        if before is not None and odd:
+            _warn_of_other_kinds(before.encoding, stream.fitted.encoding, odd[0])
     else:
         stream.fitted = _further(stream.fitted, everything, plan, weigh(counted), on_epoch)
     if not memory.capacity:
@@ -151,13 +157,26 @@ def learn_batch(
     return stream.fitted
 
 
-def _first_odd_cell(encoding: TableEncoding, *parts: Rows) -> InvalidCell | None:
-    """The first cell among rows to learn from that does not fit its column."""
+def _odd_cells(encoding: TableEncoding, rows: Rows) -> list[InvalidCell]:
+    """The cells that do not fit their columns."""
     odd: list[InvalidCell] = []
-    for part in parts:
-        if len(part):
-            encoding.encode(part.columns, odd)
-    return odd[0] if odd else None
+    encoding.encode(rows.columns, odd)
+    return odd
+
+
+def _warn_of_other_kinds(before: TableEncoding, now: TableEncoding, odd: InvalidCell) -> None:
+    """Say that columns were re-read, which made the networks start anew."""
+    kinds = {column.name: column.kind for column in before.columns}
+    changed = [c.name for c in now.columns if kinds.get(c.name, c.kind) != c.kind]
+    lost = [name for name in now.ignored if name in kinds]
+    if changed or lost:
+        how = [f"now read as another kind: {', '.join(map(repr, changed))}"] if changed else []
+        how += [f"now ignored: {', '.join(map(repr, lost))}"] if lost else []
+        warnings.warn(
+            f"{odd.what}, unlike the rows before; columns {'; '.join(how)}. New networks learned from the kept rows",
+            BayesbinnWarning,
+            stacklevel=2,
+        )
 
 
 def _anew(

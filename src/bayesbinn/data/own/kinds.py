@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import BayesbinnWarning, InvalidInput
 from bayesbinn.modelfile.cells import (
     NotOfItsKind,
     category_of,
@@ -32,8 +34,8 @@ Floats = NDArray[np.float64]
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)?", re.ASCII)
 _MANY = 10
-_FEW = 0.05
-"""If no more than this share of the rows holds words, among numbers that rarely repeat, the words are mistakes."""
+FEW = 0.05
+"""If no more than this share of a column's rows holds something other than numbers or dates, it may be a mistake."""
 _NUMBERS = (int, float, np.integer, np.floating, Decimal)
 
 
@@ -180,25 +182,60 @@ def _kind_of(name: str, there: list[Any]) -> tuple[Kind, DateOrder]:
 
 
 def _refuse_slips(name: str, there: list[Any], found: list[Any], which: NDArray[np.intp]) -> None:
-    """Reject what would turn a column of numbers into categories: decimal commas, or a few words."""
+    """Reject or report the few cells that would turn a column of numbers or dates into categories."""
     if any(isinstance(cell, Name) for cell in there):
         return
     if have_decimal_commas(there):
         raise InvalidInput(f"column {name!r} {decimal_comma(there)}")
-    if len(there) <= max(_MANY, len(which) / 2):
-        return  # values repeat: categories, some of which are digits
-    odd = [place for place, cell in enumerate(found) if not is_missing(cell) and not _is_a_number(cell)]
-    rows = np.isin(which, odd)
-    if 0 < rows.sum() <= _FEW * len(which):
-        cell = found[which[int(rows.argmax())]]
-        raise InvalidInput(
-            f"column {name!r} holds {cell!r:.100}, and numbers in almost all other rows: correct the cell, leave it "
-            "empty if it is missing, or drop the column"
-        )
+    rows = np.bincount(which, minlength=len(found))
+    places = [place for place, cell in enumerate(found) if not is_missing(cell)]
+    total = int(rows[places].sum())
+    for kind, fits in _READERS:
+        slips = _few_that_do_not(fits, found, places, rows, FEW * total)
+        if not slips:
+            continue
+        row = int(np.isin(which, slips).argmax())
+        what = f"column {name!r} holds {found[which[row]]!r:.100}"
+        if kind != "numbers" or len(there) > max(_MANY, len(which) / 2):
+            raise InvalidCell(
+                what, row, f"almost all other rows hold {kind}; correct the cell, leave it empty, or drop the column"
+            )
+        if len(places) - len(slips) > _MANY:  # a few numbers that repeat are common names of categories
+            warnings.warn(
+                f"{what}, and numbers in all but {int(rows[slips].sum())} of {total} rows, so every number becomes a "
+                "category: correct such cells, or leave them empty, to learn from its numbers",
+                BayesbinnWarning,
+                stacklevel=2,
+            )
+
+
+def _few_that_do_not(
+    fit: Callable[[Any], bool], found: list[Any], places: list[int], rows: NDArray[np.intp], few: float
+) -> list[int]:
+    """The places whose cells do not fit; empty if more rows than `few` hold them."""
+    odd, count = list[int](), 0
+    for place in places:
+        if not fit(found[place]):
+            odd.append(place)
+            count += int(rows[place])
+            if count > few:
+                return []
+    return odd
 
 
 def _is_a_number(cell: Any) -> bool:
     return _is_number(cell) if isinstance(cell, str) else isinstance(cell, _NUMBERS)
+
+
+def _is_a_date(cell: Any, order: DateOrder) -> bool:
+    return not _is_a_number(cell) and _are_dates([cell], order)
+
+
+_READERS: tuple[tuple[str, Callable[[Any], bool]], ...] = (
+    ("numbers", _is_a_number),
+    *(("dates", partial(_is_a_date, order=order)) for order in get_args(DateOrder)),
+)
+"""Kinds that a few odd cells would hide, and whether a cell is of that kind."""
 
 
 def have_decimal_commas(texts: Sequence[Any]) -> bool:
