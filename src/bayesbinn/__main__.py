@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from typing import Any, NoReturn
+from typing import Any
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, by shell convention."""
@@ -14,12 +14,13 @@ INTERRUPTED = 130
 
 def main() -> int:
     """Run the command line; a user error prints one line and exits with 2, Ctrl-C one line and 130."""
-    interrupted = False
+    interrupted = over = False
 
-    def interrupt(number: int, frame: Any) -> NoReturn:
+    def interrupt(number: int, frame: Any) -> None:
         nonlocal interrupted
-        interrupted = True
-        raise KeyboardInterrupt
+        if not over:  # else the work is done, and there is nothing left to interrupt
+            interrupted = True
+            raise KeyboardInterrupt
 
     # Imports take seconds, and some turn Ctrl-C into other errors, so remember it.
     usual = signal.getsignal(signal.SIGINT)
@@ -36,6 +37,7 @@ def main() -> int:
         print("interrupted", file=sys.stderr, flush=True)
         return INTERRUPTED
     finally:
+        over = True
         if catches:
             signal.signal(signal.SIGINT, usual)
 

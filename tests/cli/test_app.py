@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from bayesbinn import __version__
 from bayesbinn.cli.reference import reference
 from tests.helpers.commands import Call
 from tests.helpers.places import ROOT
@@ -509,6 +510,26 @@ def test_ctrl_c_while_the_program_starts_prints_one_line() -> None:
         )
         out, said = started.communicate(timeout=120)
         assert (started.returncode, out, said) == (130, "", "interrupted\n"), moment
+
+
+# Ctrl-C comes when the command has done its work, just before the usual handler is restored.
+LATE = """
+import os, signal, sys
+import bayesbinn.__main__ as entry
+usual = signal.signal
+def restored(number, handler):
+    if handler is signal.default_int_handler:
+        os.kill(os.getpid(), signal.SIGINT)
+    return usual(number, handler)
+signal.signal = restored
+sys.argv = ["bayesbinn", "--version"]
+sys.exit(entry.main())
+"""
+
+
+def test_ctrl_c_after_the_work_changes_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"bayesbinn {__version__}\n", "")
 
 
 # Ctrl-C comes just before the n-th module is imported.
