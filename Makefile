@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 # Tests run in parallel, one thread each, so two cores take half the time.
 JOBS ?= 2
+# Python keeps compiled modules even where the environment forbids it: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 SOURCES := pyproject.toml CMakeLists.txt constraints.txt $(shell find csrc -type f)
 
 .PHONY: help demo test check test-slow coverage docs gallery wheel package format web wasm bench bench-inference \

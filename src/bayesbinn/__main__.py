@@ -10,19 +10,21 @@ from typing import Any
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, by shell convention."""
+_interrupted = False
+"""Whether Ctrl-C came: imports take seconds, and some turn it into other errors or lose it, so remember it."""
 
 
 def main() -> int:
     """Run the command line; a user error prints one line and exits with 2, Ctrl-C one line and 130."""
-    interrupted = over = False
+    global _interrupted
+    _interrupted = over = False
 
     def interrupt(number: int, frame: Any) -> None:
-        nonlocal interrupted
+        global _interrupted
         if not over:  # else the work is done, and there is nothing left to interrupt
-            interrupted = True
+            _interrupted = True
             raise KeyboardInterrupt
 
-    # Imports take seconds, and some turn Ctrl-C into other errors, so remember it.
     usual = signal.getsignal(signal.SIGINT)
     catches = usual is signal.default_int_handler and threading.current_thread() is threading.main_thread()
     try:
@@ -32,7 +34,7 @@ def main() -> int:
     except BaseException as error:
         # Typer turns it into a silent exit.
         other_exit = isinstance(error, SystemExit) and error.code != INTERRUPTED
-        if not isinstance(error, KeyboardInterrupt) and (not interrupted or other_exit):
+        if not isinstance(error, KeyboardInterrupt) and (not _interrupted or other_exit):
             raise
         print("interrupted", file=sys.stderr, flush=True)
         return INTERRUPTED
@@ -67,6 +69,7 @@ def _command_line(arguments: list[str]) -> int:
         print(f"bayesbinn {__version__}", flush=True)
         return 0
     if arguments and arguments[0] in COMMANDS:
+        _stop_if_interrupted()
         code = run_command(arguments[0], arguments[1:])
         sys.stdout.flush()
         return code
@@ -79,8 +82,14 @@ def _command_line(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
+    _stop_if_interrupted()
     app()
     return 0
+
+
+def _stop_if_interrupted() -> None:
+    if _interrupted:
+        raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
