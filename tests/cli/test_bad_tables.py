@@ -44,6 +44,10 @@ TO_LEARN: dict[str, tuple[str | bytes, str]] = {
     "long row": (GOOD + "1,cook,2020-01-01,a,9\n", "row 41: Expected 4 columns, got 5"),
     "open quote": (GOOD + '"1,cook,2020-01-01,a\n', "rows of equal length"),
     "decimal commas": (AS_GERMANS_WRITE, "column 'x' holds '1,10': write numbers with a point"),
+    "thousands": (
+        AS_GERMANS_WRITE.replace(",10", ",100"),
+        "such as 1100 if the comma separates thousands, 1.100 if it is a decimal comma",
+    ),
     "label with decimal commas": (
         "w;y\n" + "".join(f"{i};{i},5\n" for i in range(20)),
         "the label column 'y' holds '0,5': write numbers with a point",

@@ -93,7 +93,7 @@ def test_run_and_predict_agree_on_new_rows_in_any_order(place: Path, tmp_path: P
         tmp_path / "new.csv", ["more", *(HEADER[i] for i in order)], [["?", *(r[i] for i in order)] for r in new]
     )
     answer = call("run", place / "run" / "model.safetensors", table)
-    assert answer.code == 0 and "not used, because training did not have them: 'more'" in answer.err
+    assert answer.code == 0 and "ignored, because the training table did not have them: 'more'" in answer.err
     done("predict", place / "run", table, "--samples", "0", "--out", tmp_path / "p.json")
     expected = json.loads((tmp_path / "p.json").read_text())
     found = rows_of(answer.out)
@@ -103,6 +103,23 @@ def test_run_and_predict_agree_on_new_rows_in_any_order(place: Path, tmp_path: P
     for backend in ("auto", "reference"):
         probabilities = load(place / "run" / "model.safetensors", backend=backend).predict_rows(rows)  # type: ignore[arg-type]
         np.testing.assert_allclose(probabilities[:, 1], [r["p(yes)"] for r in expected], atol=1e-6)
+
+
+def test_columns_unlike_the_training_rows_are_named(place: Path, tmp_path: Path) -> None:
+    changed = [[*row[:2], 900, "astronaut", "1999-12-31", "", *row[6:]] for row in cells(20, seed=1)]
+    table = write(tmp_path / "changed.csv", HEADER, changed)
+    usual = write(tmp_path / "usual.csv", HEADER, cells(30, seed=2))
+    for command in (("run", place / "run" / "model.safetensors"), ("predict", place / "run")):
+        said = call(*command, table, "--out", tmp_path / "p.csv").err
+        for part in (
+            "unlike the training rows: ",
+            "'age' (20 of 20 cells are outside 1",
+            "'job' (20 of 20 cells are categories that were rare or not there)",
+            "'since' (20 of 20 cells are outside 2010-",
+            "'member' (20 of 20 cells are missing, none in training)",
+        ):
+            assert part in said, (command[0], part, said)
+        assert "unlike" not in call(*command, usual, "--out", tmp_path / "p.csv").err
 
 
 def test_evaluate_and_resume_use_the_same_encoding(place: Path) -> None:

@@ -178,6 +178,38 @@ def test_a_word_that_turns_numbers_into_categories_is_reported() -> None:
         assert isinstance(learned(*ages, None, ""), NumberColumn)
 
 
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ("${}.50", r"text such as '\$100.50': write plain numbers"),
+        ("{} kg", "text such as '100 kg': write plain numbers"),
+        ("{}", "numbers in most rows, but also '-': correct such cells"),
+        ("Ms {} Smith", "almost every row has a different value"),
+    ],
+)
+def test_text_that_is_left_out_is_reported(cell: str, why: str) -> None:
+    cells = [cell.format(100 + i) for i in range(100)] + (["-"] * 10 if cell == "{}" else [])
+    table = {"a": list(range(len(cells))), "z": cells}
+    with pytest.warns(BayesbinnWarning, match=rf"left out: 'z' \({why}"):
+        assert learn_encoding(table).ignored == ("z",)
+    notes: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn_encoding(table, notes=notes)  # whoever takes notes hears of it there
+        assert learn_encoding({"a": [1, 2, 3], "b": [7, 7, 7]}).ignored == ("b",)
+    assert len(notes) == 1 and notes[0].startswith("left out: 'z' (")
+
+
+def test_dates_that_do_not_show_their_order_are_reported() -> None:
+    with pytest.warns(
+        BayesbinnWarning, match="no date shows whether the day or the month comes first, as in '01/02/20"
+    ):
+        assert learned("01/02/2024", "03/04/2024").order == "dmy"  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert learned("01/02/2024", "13/04/2024").order == "dmy"  # type: ignore[attr-defined]
+
+
 def test_weights_that_are_none_are_refused() -> None:
     for weights in ([1.0], [1.0, -1.0], [1.0, np.nan]):
         with pytest.raises(InvalidInput, match="weights must be one finite number for each row, 0 or more"):

@@ -150,7 +150,7 @@ def test_a_drawing_escapes_its_text_and_leaves_names_alone() -> None:
 def test_the_scores_are_those_of_evaluate(place: Place) -> None:
     folder = place.sources["digits"]
     found = run.gather(folder, None)
-    assert found.scored is not None and found.scored.samples == 10
+    assert found.scored is not None and found.scored.networks == 10
     expected = evaluate_run(folder, None, True, None)["mean of 10"]
     assert run.score_of(found.scored) == pytest.approx(expected["accuracy"])
     text = Seen(place.pages["digits"]).text

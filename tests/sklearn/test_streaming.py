@@ -84,9 +84,9 @@ def test_a_regressor_learns_from_batches() -> None:
 
 
 def test_classes_must_be_announced() -> None:
-    with pytest.raises(BayesbinnError, match="classes must be passed on the first call"):
+    with pytest.raises(BayesbinnError, match="the first call to partial_fit needs classes"):
         BinaryNetworkClassifier().partial_fit(IRIS, SPECIES)
-    with pytest.raises(BayesbinnError, match="class 2 was not announced"):
+    with pytest.raises(BayesbinnError, match="class 2 is not among the classes of the first call"):
         BinaryNetworkClassifier().partial_fit(IRIS, SPECIES, classes=[0, 1])
     model = BinaryNetworkClassifier(epochs=1).partial_fit(IRIS, SPECIES, classes=[0, 1, 2])
     with pytest.raises(BayesbinnError, match="differ from those of the first call"):

@@ -158,7 +158,9 @@ def read(path: str | Path, max_bytes: int | None = None) -> ModelFile:
     path = Path(path)
     try:
         _require(path.exists(), "there is no such file")
-        _require(path.is_file(), "it is not a file")
+        is_run = (path / "config.toml").is_file()
+        hint = "; it is a run: use `bayesbinn predict`, or pack it first" if is_run else ""
+        _require(path.is_file(), f"it is not a file{hint}")
         with path.open("rb") as file:
             model = _read(file, max_bytes)
         check_model(model)

@@ -12,6 +12,7 @@ from bayesbinn.errors import InvalidInput
 from bayesbinn.modelfile.cells import NotOfItsKind, boolean_of, category_of, number_of, seconds_of_array, seconds_reader
 from bayesbinn.modelfile.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn
 from bayesbinn.modelfile.formulas import formula_of
+from bayesbinn.modelfile.strangers import Strangers
 
 Codes = NDArray[np.float32]
 Numbers = NDArray[np.float64]
@@ -52,14 +53,19 @@ class Encoder:
     def __reduce__(self) -> tuple[type[Encoder], tuple[Sequence[Column]]]:
         return Encoder, (self._columns,)  # its readers are functions within functions, which cannot be pickled
 
-    def encode(self, cells: Iterable[Any], odd: list[InvalidCell] | None = None) -> Codes:
+    def encode(
+        self, cells: Iterable[Any], odd: list[InvalidCell] | None = None, strangers: Strangers | None = None
+    ) -> Codes:
         """Encode columns of cells, read one after the other, as [rows, width].
 
-        With a list `odd`, cells that do not fit their column count as missing and are added to it.
+        With a list `odd`, cells that do not fit their column count as missing and are added to it. `strangers` counts
+        those unlike the training rows.
         """
         codes: Codes | None = None
         for index, values in enumerate(cells):
             numbers, start = self._read(index, values, odd), self._starts[index]
+            if strangers is not None:
+                strangers.add(index, numbers)
             if codes is None:
                 codes = np.zeros((len(numbers), self.width), np.float32)
             count = len(codes)

@@ -29,6 +29,7 @@ from bayesbinn.modelfile.columns import (
     NumberColumn,
 )
 from bayesbinn.modelfile.encoder import Encoder, InvalidCell
+from bayesbinn.modelfile.strangers import Strangers
 from bayesbinn.modelfile.strict_json import compact_json, strict_json
 
 __all__ = ["BooleanColumn", "CategoryColumn", "Column", "DateColumn", "NumberColumn", "TableEncoding", "category_of"]
@@ -76,14 +77,16 @@ class TableEncoding:
         """A name for each of these numbers."""
         return tuple(name for column in self.columns for name in column.code_names)
 
-    def encode(self, table: Table, odd: list[InvalidCell] | None = None) -> NDArray[np.float32]:
+    def encode(
+        self, table: Table, odd: list[InvalidCell] | None = None, strangers: Strangers | None = None
+    ) -> NDArray[np.float32]:
         """Encode a table, given as columns by name, as [rows, width]; extra columns are ignored.
 
         A missing column is an error, and so is a cell that does not fit its column. With a list `odd`, such a cell
-        counts as missing instead and is added to it.
+        counts as missing instead and is added to it. `strangers` counts the cells unlike the training rows.
         """
         self.check_columns(list(table))
-        return self._encoder.encode((table[name] for name in self.names), odd)
+        return self._encoder.encode((table[name] for name in self.names), odd, strangers)
 
     def encode_array(self, array: NDArray[Any], where: str = "the array") -> NDArray[np.float32]:
         """The same for a two-dimensional array whose columns are those of the encoding, in its order.
@@ -138,7 +141,7 @@ class TableEncoding:
         """What a user should know about a table's columns: those that training did not have are not used."""
         others = [name for name in self.unknown_columns(there) if name != label]
         some = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        return [f"{where}: not used, because training did not have them: {some}"] if others else []
+        return [f"{where}: ignored, because the training table did not have them: {some}"] if others else []
 
     @cached_property
     def _encoder(self) -> Encoder:

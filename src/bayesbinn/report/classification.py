@@ -16,7 +16,7 @@ from bayesbinn.posterior import LogitScale
 from bayesbinn.prediction.predicting import Prediction
 from bayesbinn.report.blocks import Block, Drawing, Matrix, Missing, Row, Section, Table, Text
 from bayesbinn.report.drawing import DASHES, QUIET, SERIES, canvas, drawn, thinned
-from bayesbinn.runs.evaluate import predicted, samples_worth_drawing
+from bayesbinn.runs.evaluate import networks_averaged, predicted, samples_worth_drawing
 from bayesbinn.runs.scores import MAX_CLASSES, classification_scores
 from bayesbinn.runs.trained import Trained
 
@@ -31,8 +31,8 @@ class Scored:
 
     classes: tuple[str, ...]
     targets: NDArray[np.int64]
-    samples: int
-    """Posterior samples behind the probabilities; 0 means the mode, or the weights of a full-precision network."""
+    networks: int
+    """How many networks the probabilities are the mean of; 0: they are those of a single one."""
     raw: Prediction
     calibrated: Prediction
     calibration: LogitScale
@@ -41,7 +41,7 @@ class Scored:
     @property
     def how(self) -> str:
         """What predicts, in words."""
-        return f"the mean of {self.samples} networks" if self.samples else "the most likely network"
+        return f"the mean of {self.networks} networks" if self.networks else "the most likely network"
 
     @property
     def is_calibrated(self) -> bool:
@@ -65,7 +65,9 @@ def gather(trained: Trained, x: Tensor, y: Tensor, data_dir: Path | None) -> Sco
     calibration, notes = trained.find_calibration(data_dir)
     raw = predicted(trained, x, samples, LogitScale())
     calibrated = raw if calibration == LogitScale() else predicted(trained, x, samples, calibration)
-    return Scored(trained.card.classes, y.numpy(), samples, raw, calibrated, calibration, notes)
+    return Scored(
+        trained.card.classes, y.numpy(), networks_averaged(trained, samples), raw, calibrated, calibration, notes
+    )
 
 
 def reliability(probabilities: Tensor, targets: NDArray[np.int64]) -> Reliability:

@@ -42,11 +42,11 @@ def choose(scored: Scored) -> list[Chosen]:
     targets = torch.from_numpy(scored.targets)
     own = scored.calibrated.probabilities.gather(1, targets[:, None])[:, 0]
     hardest = own.argsort(stable=True)[:COUNT].tolist()
-    disagreement = scored.samples > 1
+    disagreement = scored.networks > 1
     doubt = scored.calibrated.mutual_information if disagreement else scored.calibrated.entropy
     strange = doubt.argsort(descending=True, stable=True)[:COUNT].tolist()
     why = (
-        f"The {COUNT} test rows on which the {scored.samples} networks disagree most (mutual information, in nats)."
+        f"The {COUNT} test rows on which the {scored.networks} networks disagree most (mutual information, in nats)."
         if disagreement
         else f"The {COUNT} test rows with the highest entropy, in nats; a single network has no other sign of doubt."
     )
@@ -72,7 +72,7 @@ def regression_section(regressed: Regressed, dataset: Dataset) -> Section:
     errors = np.abs(regressed.residuals)
     blocks: list[Block] = [_regression_rows("Hardest: the largest errors", errors, regressed, dataset)]
     if regressed.spread is not None:
-        title = f"Most unfamiliar: the {regressed.samples} networks disagree most"
+        title = f"Most unfamiliar: the {regressed.networks} networks disagree most"
         blocks.append(_regression_rows(title, regressed.spread, regressed, dataset))
     return Section("Examples", blocks)
 
@@ -145,7 +145,7 @@ def _answer(scored: Scored, row: int) -> tuple[str, str, str]:
 
 
 def _doubt(scored: Scored, row: int) -> str:
-    found = scored.calibrated.mutual_information if scored.samples > 1 else scored.calibrated.entropy
+    found = scored.calibrated.mutual_information if scored.networks > 1 else scored.calibrated.entropy
     return f"{float(found[row]):.2g} nats"
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesbinn.posterior import LogitScale
 from bayesbinn.report.blocks import Block, Drawing, Missing, Row, Section, Table
 from bayesbinn.report.drawing import QUIET, SERIES, canvas, drawn, short, thinned
-from bayesbinn.runs.evaluate import deviations, predicted, samples_worth_drawing
+from bayesbinn.runs.evaluate import deviations, networks_averaged, predicted, samples_worth_drawing
 from bayesbinn.runs.scores import regression_scores
 from bayesbinn.runs.trained import Trained
 
@@ -34,7 +34,8 @@ class Regressed:
     spread: Floats | None
     """How much the networks differ; None if there is only one."""
     scores: dict[str, float]
-    samples: int
+    networks: int
+    """How many networks the prediction is the mean of; 0: it is that of a single one."""
 
     @property
     def residuals(self) -> Floats:
@@ -52,7 +53,15 @@ def gather(trained: Trained, x: Tensor, y: Tensor) -> Regressed:
 
     scores = regression_scores(found, y, card.target_std)
     known, apart = (None if each is None else each.double().numpy() for each in (std, spread))
-    return Regressed(card.label or "target", in_unit(y), in_unit(found.mean), known, apart, scores, samples)
+    return Regressed(
+        card.label or "target",
+        in_unit(y),
+        in_unit(found.mean),
+        known,
+        apart,
+        scores,
+        networks_averaged(trained, samples),
+    )
 
 
 def coverage(regressed: Regressed, level: float) -> float:

@@ -18,7 +18,7 @@ from bayesbinn.data.own.given import given_targets
 from bayesbinn.errors import InvalidFile, InvalidInput, csv_safe
 from bayesbinn.experiments.config import load_experiment
 from bayesbinn.files import write_whole
-from bayesbinn.models.side_by_side import is_side_by_side
+from bayesbinn.models.side_by_side import SideBySide, is_side_by_side
 from bayesbinn.packing.sizes import Summary
 from bayesbinn.packing.sizes import summary as summarise_model
 from bayesbinn.posterior import LogitScale
@@ -83,6 +83,14 @@ def samples_worth_drawing(trained: Trained, samples: int | None) -> int:
     return 0 if trained.posterior.saturated else usual if samples is None else samples
 
 
+def networks_averaged(trained: Trained, samples: int) -> int:
+    """How many networks a prediction is the mean of; 0 if it is that of a single one."""
+    model = getattr(trained.model, "module", trained.model)
+    side_by_side = model.networks if isinstance(model, SideBySide) else 1
+    averaged = side_by_side * max(samples, 1)
+    return averaged if averaged > 1 else 0
+
+
 def _coverage(trained: Trained, prediction: Prediction, y: Tensor, samples: int) -> dict[str, float]:
     """The percentage of targets within two standard deviations: 95 if errors are normal and std is correct."""
     std, _ = deviations(trained, prediction, samples)
@@ -97,9 +105,8 @@ def deviations(trained: Trained, prediction: Prediction, samples: int) -> tuple[
 
     The first is None if the run has not measured its error, the second if there is only one network.
     """
-    several = is_side_by_side(trained.model) or (
-        samples > 1 and trained.posterior is not None and not trained.posterior.saturated
-    )
+    drawn = samples if trained.posterior is not None and not trained.posterior.saturated else 0
+    several = networks_averaged(trained, drawn)
     spread = prediction.std.flatten() * trained.card.target_std if several else None
     residual = None if trained.residuals is None else trained.residuals.of(trained.posterior, samples)
     if residual is None:

@@ -46,7 +46,8 @@ def load_config(folder: Path) -> Experiment:
     """The experiment of a run."""
     config = folder / CONFIG
     if not config.is_file():
-        raise InvalidFile(f"{folder}: there is no run here (no {CONFIG})")
+        hint = "; a model file is run by `bayesbinn run`" if folder.is_file() else ""
+        raise InvalidFile(f"{folder}: there is no run here (no {CONFIG}){hint}")
     return load_experiment(str(config))
 
 

@@ -217,17 +217,18 @@ class Model:
         return Regression(*(np.concatenate(each) for each in zip(*strips, strict=True)))
 
     def mean_and_std(self, x: ArrayLike) -> tuple[Floats, Floats]:
-        """For regression: the mean, and the standard deviation of what is predicted.
+        """For regression, [batch] each: the mean, and the standard deviation of what is predicted.
 
         The deviation combines how much the networks disagree about a row with the error that they share, which was
-        measured on held-out rows when the model was trained.
+        measured on held-out rows when the model was trained. For several outputs, [batch, outputs].
         """
         found = self.regression(x)
         if self.residual is None:
             raise InvalidUse(
                 "this model file does not include its networks' error; pack it from a finished run, or use regression()"
             )
-        return found.mean.astype(np.float64), found.total_std(self.residual)
+        mean, std = found.mean.astype(np.float64), found.total_std(self.residual)
+        return (mean[:, 0], std[:, 0]) if self.output_shape == (1,) else (mean, std)
 
     # ---- running ---------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.modelfile.cells import NotOfItsKind, number_of
 from bayesbinn.modelfile.encoder import InvalidCell
 from bayesbinn.modelfile.encoding import TableEncoding
+from bayesbinn.modelfile.strangers import Strangers
 
 _STRIP = 20_000
 """How many rows are read at a time; their cells are text, ten times the size of their codes."""
@@ -46,7 +47,7 @@ def _encoded(
     encoding.check_columns(header, str(path))
     notes += encoding.notes_on([name for name in header if name], str(path))
     places = [header.index(name) for name in encoding.names]
-    done = 0
+    done, strangers = 0, Strangers(encoding.columns)
     while some := list(islice(rows, _STRIP)):
         for place, row in enumerate(some):
             if len(row) != len(header):
@@ -55,13 +56,15 @@ def _encoded(
                 )
         columns = list(zip(*some, strict=True))
         try:
-            codes = encoding.encode({name: columns[i] for name, i in zip(encoding.names, places, strict=True)})
+            table = {name: columns[i] for name, i in zip(encoding.names, places, strict=True)}
+            codes = encoding.encode(table, strangers=strangers)
         except InvalidCell as error:
             raise InvalidFile(f"{path}: {error.in_row(done + error.row)}") from None
         yield codes
         done += len(some)
     if not done:
         raise InvalidFile(f"{path}: it has no examples")
+    notes += strangers.notes(str(path))
 
 
 def _is_a_row(path: Path, first: list[str], encoding: TableEncoding) -> bool:

@@ -164,7 +164,7 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
         weights = self._weights_of(X, sample_weight, len(labels))
         if first:
             if classes is None:
-                raise InvalidInput("classes must be passed on the first call to partial_fit: all that will occur")
+                raise InvalidInput("the first call to partial_fit needs classes=[...]: list all that will ever occur")
             self.classes_ = np.unique(classes)
             if len(self.classes_) < 2:
                 raise InvalidInput(f"one class, {_plain_label(self.classes_[0])!r}; a classifier needs 2 or more")
@@ -173,7 +173,8 @@ class BinaryNetworkClassifier(ClassifierMixin, BinaryNetworkBase):  # type: igno
         unknown = np.setdiff1d(labels, self.classes_)
         if len(unknown):
             raise InvalidInput(
-                f"class {_plain_label(unknown[0])!r} was not announced: classes are {self.classes_.tolist()}"
+                f"class {_plain_label(unknown[0])!r} is not among the classes of the first call, "
+                f"{self.classes_.tolist()}"
             )
         rows = canonical(columns, np.searchsorted(self.classes_, labels), weights)
         self._partial_fit_rows(rows, len(self.classes_), self._weight_of_class)

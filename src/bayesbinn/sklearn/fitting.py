@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesbinn.data.own.encoding import learn_encoding
+from bayesbinn.data.own.kinds import refuse_slips
 from bayesbinn.errors import BayesbinnWarning, InvalidInput
 from bayesbinn.experiments.choose import TableChoice, choose_for_table, table_settings
 from bayesbinn.modelfile.container import ModelFile
@@ -132,6 +133,7 @@ def fit_rows(
     on_epoch: OnEpoch = lambda epoch, epochs, loss: None,
 ) -> Fitted:
     """Fit networks; with `before` (a warm start), continue to train those."""
+    refuse_slips(rows.columns)
     rng = np.random.default_rng(plan.seed)
     cross = classes > 0 and before is None and _cross_fits(plan, rows)
     parts = split(rows, {**plan.shares, "calibration": 0.0} if cross else plan.shares, rng, stratify=classes > 0)

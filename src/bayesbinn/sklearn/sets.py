@@ -69,5 +69,4 @@ def thinned(scores: Floats, counts: Floats, most: int) -> tuple[Floats, Floats]:
 
 def mean_and_std(model: Model, codes: NDArray[np.float32]) -> tuple[Floats, Floats]:
     """[rows] each: the mean of a quantity, and the standard deviation of what is predicted."""
-    mean, std = model.mean_and_std(codes)
-    return mean[:, 0], std[:, 0]
+    return model.mean_and_std(codes)

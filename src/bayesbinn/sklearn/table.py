@@ -140,7 +140,12 @@ def read_labels(y: Any, rows: int) -> NDArray[Any]:
 def read_quantities(y: Any, rows: int) -> NDArray[np.float64]:
     """The quantities of this many rows, as float64."""
     _need(y)
-    found: NDArray[np.float64] = _check_y(y, y_numeric=True).astype(np.float64)
+    try:
+        found: NDArray[np.float64] = _check_y(y, y_numeric=True).astype(np.float64)
+    except ValueError as error:
+        if "could not convert" not in str(error):
+            raise
+        raise InvalidInput(f"y is not a quantity ({error}); for classes use BinaryNetworkClassifier") from None
     check_consistent_length(np.empty((rows, 1)), found)
     largest = float(np.abs(found).max())
     if largest > _MAX_TARGET:

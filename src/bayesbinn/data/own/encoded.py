@@ -23,6 +23,7 @@ from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.modelfile.columns import CategoryColumn, DateColumn, Scale
 from bayesbinn.modelfile.encoder import InvalidCell
 from bayesbinn.modelfile.encoding import TableEncoding
+from bayesbinn.modelfile.strangers import Strangers
 
 Rows = NDArray[np.int64]
 _KINDS = {
@@ -32,6 +33,8 @@ _KINDS = {
     "date": ("date", "dates"),
 }
 """Singular and plural."""
+MAX_NAMED = 30
+"""With more columns than this, only their number is stated."""
 
 
 def load_encoded(path: Path, label: str | None, *, test: Path | None = None, task: Task | None = None) -> Dataset:
@@ -94,8 +97,11 @@ def encode_table(
     encoding.check_columns(names, str(path))
     if notes is not None:
         notes += encoding.notes_on(names, str(path), label)
-    rows = np.arange(table.num_rows)
-    return _encoded(path, encoding, ArrowColumns(path, table, names, rows), rows)
+    rows, strangers = np.arange(table.num_rows), Strangers(encoding.columns)
+    codes = _encoded(path, encoding, ArrowColumns(path, table, names, rows), rows, strangers)
+    if notes is not None:
+        notes += strangers.notes(str(path))
+    return codes
 
 
 def describe(encoding: TableEncoding) -> tuple[str, ...]:
@@ -109,7 +115,10 @@ def describe(encoding: TableEncoding) -> tuple[str, ...]:
         for kind, words in _KINDS.items()
         if counts[kind]
     ]
-    said = [f"columns: {', '.join(kinds)}: {encoding.width} inputs of the network"]
+    said = [f"columns: {', '.join(kinds)}: {encoding.width} input{'s' if encoding.width > 1 else ''} of the network"]
+    if len(encoding.columns) <= MAX_NAMED:
+        names = {kind: [column.name for column in encoding.columns if column.kind == kind] for kind in _KINDS}
+        said += ["; ".join(f"{_KINDS[kind][1]}: {', '.join(each)}" for kind, each in names.items() if each)]
     ranked = [c.name for c in encoding.columns if isinstance(c, Scale) and "rank" in c.codes]
     if ranked:
         said.append(f"also coded by rank, because their values are unevenly spread: {some(ranked)}")
@@ -136,13 +145,15 @@ def _learned(path: Path, columns: ArrowColumns, rows: Rows, notes: list[str]) ->
     return encoding
 
 
-def _encoded(path: Path, encoding: TableEncoding, columns: ArrowColumns, rows: Rows) -> Tensor:
+def _encoded(
+    path: Path, encoding: TableEncoding, columns: ArrowColumns, rows: Rows, strangers: Strangers | None = None
+) -> Tensor:
     check_fits(path, 4 * len(rows) * encoding.width, f"{len(rows):,} rows of {encoding.width} codes")
     try:
-        return torch.from_numpy(encoding.encode(columns))
+        return torch.from_numpy(encoding.encode(columns, strangers=strangers))
     except InvalidCell as error:
         place = error.in_row(int(rows[error.row]))
-        raise InvalidFile(f"{path}: {place}; correct the cell or drop the column") from None
+        raise InvalidFile(f"{path}: {place}; correct the cell, or leave it empty if it is missing") from None
 
 
 def _labelled(

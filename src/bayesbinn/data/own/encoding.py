@@ -15,6 +15,8 @@ default leaves them out.
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -24,8 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.data.own.kinds import Cells, read_cells
-from bayesbinn.errors import InvalidInput
+from bayesbinn.data.own.kinds import Cells, is_number, read_cells
+from bayesbinn.errors import BayesbinnWarning, InvalidInput
 from bayesbinn.modelfile.columns import (
     CYCLES,
     MAX_NAME,
@@ -50,6 +52,10 @@ _TINY = 1e-9  # tolerance for shares of rows, because sums of weights are rounde
 _FENCE = 3.0
 _ALIKE = 0.95  # the rank is left out if its correlation with the line reaches this; 0.9 and 0.98 were no better
 _MAX_HEIGHT = 5.0
+_EMPTY, _CONSTANT = "all cells are missing", "always the same"
+_TOO_RARE = "no value is frequent enough to learn from"
+# A number with a currency, a percent sign, a unit or separators, such as $1,299.00 or 12.5 kg.
+_DECORATED = re.compile(r"[+-]?[$€£¥]? ?[0-9][0-9.,' ]*([%°$€£¥]| [^0-9 ]{1,6})?")
 _MAX_DIGITS = 300  # after the decimal point; float64 has no more
 
 Floats = NDArray[np.float64]
@@ -98,6 +104,8 @@ def learn_encoding(
         name = next(iter(ignored))
         del ignored[name]
         columns.append(_column(name, read_cells(str(name), table[name], counts), 1, codes))
+    if notes is None:
+        _warn_of_lost_text(ignored)
     for why in dict.fromkeys(ignored.values()):
         names = [name for name, reason in ignored.items() if reason == why]
         said.append(f"left out: {_some(names)} ({why})")
@@ -117,15 +125,32 @@ def _checked_weights(weights: NDArray[Any] | None, table: Mapping[str, Any]) -> 
 def _says_nothing(cells: Cells) -> str:
     """Why a column is left out; empty if it is not."""
     if not len(cells.values):
-        return "all cells are missing"
+        return _EMPTY
     if len(cells.values) == 1 and not cells.missing:
-        return "always the same"
+        return _CONSTANT
     if cells.kind == "category":
         if cells.total >= len(cells.values) > max(_MANY_NAMES, cells.total / 2):
-            return "almost every row has a different value, like names or row numbers"
+            return _many_names(cells)
         if not len(_frequent(cells)):
-            return "no value is frequent enough to learn from"
+            return _TOO_RARE
     return ""
+
+
+def _many_names(cells: Cells) -> str:
+    """Why a column of text whose values rarely repeat is left out: names, or numbers that are not written as such."""
+    odd = [value for value in cells.values if not is_number(value)]
+    if len(odd) < len(cells.values) / 2:
+        return f"numbers in most rows, but also {odd[0]!r:.60}: correct such cells or leave them empty"
+    if sum(bool(_DECORATED.fullmatch(value.strip())) for value in cells.values) > len(cells.values) / 2:
+        return f"text such as {odd[0]!r:.60}: write plain numbers, without currencies, units or separators"
+    return "almost every row has a different value, like names or row numbers"
+
+
+def _warn_of_lost_text(ignored: Mapping[str, str]) -> None:
+    """Constant and empty columns are lost without harm; text may have carried information."""
+    lost = [f"{name!r} ({why})" for name, why in ignored.items() if why not in (_CONSTANT, _EMPTY)]
+    if lost:
+        warnings.warn(f"left out: {'; '.join(lost[:5])}", BayesbinnWarning, stacklevel=2)
 
 
 def _column(name: str, cells: Cells, bins: int, codes: tuple[str, ...] | None) -> Column:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -33,6 +33,7 @@ Floats = NDArray[np.float64]
 # 007 is a name: as a number it would lose its zeros.
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)?", re.ASCII)
+_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+", re.ASCII)
 _MANY = 10
 FEW = 0.05
 """If no more than this share of a column's rows holds something other than numbers or dates, it may be a mistake."""
@@ -80,6 +81,15 @@ def read_cells(name: str, values: Any, weights: Floats | None) -> Cells:
             raise InvalidInput(f"column {name!r} holds {array.dtype}: numbers, text, true/false or dates are needed")
         array = array.tolist() if array.dtype.kind != "M" else list(array)
     return _of_objects(name, array, weights, is_category)
+
+
+def refuse_slips(table: Mapping[str, Any]) -> None:
+    """Reject the cells that `read_cells` rejects, before the rows of a table are split at random."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BayesbinnWarning)
+        for name, values in table.items():
+            if np.asarray(values).dtype.kind not in "iufb":
+                read_cells(str(name), values, None)
 
 
 def _of_array(name: str, array: NDArray[Any], weights: Floats | None) -> Cells:
@@ -172,13 +182,19 @@ def _kind_of(name: str, there: list[Any]) -> tuple[Kind, DateOrder]:
     if all(isinstance(cell, str) for cell in there):
         if all(map(is_true_or_false, there)):
             return "boolean", "ymd"
-        if all(map(_is_number, there)):
+        if all(map(is_number, there)):
             _refuse_infinite(name, there)
             return "number", "ymd"
-    for order in get_args(DateOrder):
-        if _are_dates(there, order):
-            return "date", order
-    return "category", "ymd"
+    orders = [order for order in get_args(DateOrder) if _are_dates(there, order)]
+    if "dmy" in orders[:1] and "mdy" in orders:
+        text = next((cell for cell in there if isinstance(cell, str)), "")
+        warnings.warn(
+            f"column {name!r}: no date shows whether the day or the month comes first, as in {text!r:.40}; they are "
+            "read with the day first. Write year-month-day to be sure",
+            BayesbinnWarning,
+            stacklevel=2,
+        )
+    return ("date", orders[0]) if orders else ("category", "ymd")
 
 
 def _refuse_slips(name: str, there: list[Any], found: list[Any], which: NDArray[np.intp]) -> None:
@@ -224,7 +240,7 @@ def _few_that_do_not(
 
 
 def _is_a_number(cell: Any) -> bool:
-    return _is_number(cell) if isinstance(cell, str) else isinstance(cell, _NUMBERS)
+    return is_number(cell) if isinstance(cell, str) else isinstance(cell, _NUMBERS)
 
 
 def _is_a_date(cell: Any, order: DateOrder) -> bool:
@@ -251,9 +267,10 @@ def have_decimal_commas(texts: Sequence[Any]) -> bool:
 def decimal_comma(texts: Sequence[str]) -> str:
     """What is wrong with the first decimal comma."""
     text = next(text.strip() for text in texts if "," in text)
-    return (
-        f"holds {text!r:.100}: write numbers with a point and without separators, such as {text.replace(',', '.'):.100}"
-    )
+    example = f"{text.replace(',', '.'):.100}"
+    if _THOUSANDS.fullmatch(text):
+        example = f"{text.replace(',', ''):.100} if the comma separates thousands, {example} if it is a decimal comma"
+    return f"holds {text!r:.100}: write numbers with a point and without separators, such as {example}"
 
 
 def _refuse_infinite(name: str, there: list[Any]) -> None:
@@ -266,7 +283,7 @@ def _refuse_infinite(name: str, there: list[Any]) -> None:
             ) from None
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     """Whether text is a number. Infinite numbers count; they are rejected later, with a specific message."""
     plain = text.strip()
     if plain.lower().lstrip("+-") in ("inf", "infinity"):

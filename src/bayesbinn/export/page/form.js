@@ -65,9 +65,12 @@ function field(form, column, index) {
   input.type = "number";
   input.step = column.whole ? "1" : "any";
   if (column.range) {
-    const middle = column.knots[column.knots.length >> 1];
-    input.value = column.whole ? String(Math.round(middle)) : short(middle);
-    hint.textContent = `in training ${short(column.range[0])} to ${short(column.range[1])}; empty: missing`;
+    // The median, as far as the knots tell it: two knots are only the ends.
+    const last = column.knots.length - 1;
+    const middle = (column.knots[last >> 1] + column.knots[(last + 1) >> 1]) / 2;
+    const shown = column.whole ? (/** @type {number} */ x) => String(Math.round(x)) : short;
+    input.value = shown(middle);
+    hint.textContent = `in training ${shown(column.range[0])} to ${shown(column.range[1])}; empty: missing`;
   } else {
     const { middle, deviation } = column;
     input.value = short(middle ?? 0);
