@@ -24,7 +24,7 @@ class Strangers:
         self._there, self._odd, self._missing = (np.zeros(len(columns), np.int64) for _ in range(3))
 
     def add(self, index: int, numbers: NDArray[np.float64]) -> None:
-        """Count some cells of a column, read as numbers: NaN is missing, -1 a category without a code."""
+        """Count some cells of a column, read as numbers: NaN is missing, and a category is its place in the list."""
         column, lost = self._columns[index], np.isnan(numbers)
         there = numbers[~lost]
         self._there[index] += len(there)
@@ -33,7 +33,7 @@ class Strangers:
             low, high = column.range
             self._odd[index] += int(((there < low) | (there > high)).sum())
         elif isinstance(column, CategoryColumn):
-            self._odd[index] += int((there < 0).sum())
+            self._odd[index] += int(((there < 0) | (there >= len(column.categories))).sum())
 
     def notes(self, where: str) -> list[str]:
         """One line about the columns of which many cells are unlike the training rows, if there are any."""
