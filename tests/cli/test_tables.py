@@ -119,7 +119,7 @@ def test_columns_unlike_the_training_rows_are_named(place: Path, tmp_path: Path)
             "'member' (20 of 20 cells are missing, none in training)",
         ):
             assert part in said, (command[0], part, said)
-        assert "unlike" not in call(*command, usual, "--out", tmp_path / "p.csv").err
+        assert "unlike the training rows" not in call(*command, usual, "--out", tmp_path / "p.csv").err
 
 
 def test_evaluate_and_resume_use_the_same_encoding(place: Path) -> None:
