@@ -37,7 +37,11 @@ def test_the_data_are_a_stratified_fifth(data: Split) -> None:
 
 @pytest.mark.parametrize("epochs", [12, pytest.param(demo.EPOCHS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("pmf", "lrnet"))) for name in demo.CONTESTANTS]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("pmf", "lrnet", "ste", "bop")))
+        for name in demo.CONTESTANTS
+    ],
 )
 def test_every_method_reaches_95_percent_with_the_mode(name: str, epochs: int, data: Split) -> None:
     """With the demo's number of epochs and with fewer."""

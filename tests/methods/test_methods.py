@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import io
 import os
 import pickle
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from typing import Any
 
 import pytest
@@ -273,22 +275,19 @@ for temperature in (1e-10, 1e-2, 1.0):
     for _ in range(20):
         with o.sampled_params(train=True): (w * torch.randn(40, 50, generator=g)).sum().backward()
         o.step()
-    print(temperature, hashlib.sha256(o.posterior().natural['w'].numpy().tobytes()).hexdigest(), float(w.sum()))
+    print(temperature, hashlib.sha256(o.posterior().natural['w'].numpy().tobytes()).hexdigest(), float(w.detach().sum()))
 """
 
 
 def test_many_steps_give_the_same_bits_without_the_native_kernels() -> None:
     """λ and weights after 20 steps through the torch reference, in a separate process, at several temperatures."""
-    results = [
-        subprocess.run(
-            [sys.executable, "-c", MANY_STEPS],
-            env={**os.environ, "BAYESBINN_KERNELS": kernels},
-            capture_output=True,
-            check=True,
-        ).stdout.splitlines()
-        for kernels in ("torch", "native")
-    ]
-    assert len(results[0]) == 3 and results[0] == results[1]
+    environment = {**os.environ, "BAYESBINN_KERNELS": "torch"}
+    command = [sys.executable, "-c", MANY_STEPS]
+    plain = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    native = io.StringIO()
+    with redirect_stdout(native):
+        exec(MANY_STEPS, {})
+    assert len(plain) == 3 and plain == native.getvalue().splitlines()
 
 
 # ---- changes at odd moments -------------------------------------------------------------

@@ -36,6 +36,9 @@ DOCUMENTED = {
     *("flip_ratio", "seconds"),
 }
 POINT_MASSES = ("ste", "bop")
+FAST_METHODS = ("bayesbinn", "ste", "pmf", "lrnet")
+SOME_METHODS = [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST_METHODS)) for name in METHODS]
+"""`tests/methods/test_conformance.py` resumes every method; a run's part in it differs only in the kind of state."""
 SMALL = {"model.width": 0.02, "training.batch_size": 64, "training.epochs": 3}
 # Relaxed, so that the noise of every step shows in the weights.
 RELAXED = {"lr": 0.03, "temperature": 0.5, "initial_strength": 1.0}
@@ -92,7 +95,7 @@ def assert_same_tree(a: Any, b: Any, where: str) -> None:
 # ---- what a run writes -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SOME_METHODS)
 def test_metrics_have_the_documented_keys_and_percentages(method: str, tmp_path: Path) -> None:
     run = Run.open(digits(method), tmp_path)
     run.train()
@@ -197,7 +200,7 @@ def test_regression_is_measured_in_the_unit_of_its_targets(tmp_path: Path) -> No
 # ---- resuming --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SOME_METHODS)
 def test_stopping_early_and_resuming_changes_nothing(method: str, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     Run.open(digits(method), whole).train()
