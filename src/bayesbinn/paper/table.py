@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,29 @@ def to_markdown(table: Table, filled: list[Filled]) -> str:
     rows += machine_rows(len(head))
     paper = f"The paper's numbers are means over {SEEDS} seeds"
     paper += f" of {EPOCHS} epochs." if table.select == "best" else ", except for LR-net's."
-    notes = "\n".join(f"- {note}" for note in (*table.notes, paper, WALL_TIME))
+    steps = cliffs(filled) if table.saturation else []
+    notes = "\n".join(f"- {note}" for note in (*table.notes, *steps, paper, WALL_TIME))
     return f"# {table.title}\n\n{markdown_table(head, rows)}\n\n{notes}\n"
+
+
+def cliffs(filled: list[Filled]) -> list[str]:
+    """Where test accuracy falls along a grid, ours and the paper's; the rows go from the worse end to the better."""
+    ours = [(each.line.labels[-1], Value.of(each.ours["test"]).mean) for each in filled if each.ours["test"]]
+    paper = [(each.line.labels[-1], value.mean) for each in filled if (value := each.line.paper["test"])]
+    return [f"{who}: {_cliff(values)}" for who, values in (("Ours", ours), ("The paper", paper)) if len(values) > 2]
+
+
+def _cliff(values: list[tuple[str, float]]) -> str:
+    """
+    >>> _cliff([("1e-3", 51.0), ("1e-4", 83.0), ("1e-5", 97.5), ("1e-6", 98.0)])
+    'more than 1 point below the best at 1e-3, 1e-4; the largest step is from 83.00 at 1e-4 to 51.00 at 1e-3.'
+    """
+    best = max(value for _, value in values)
+    low = [label for label, value in values if value < best - 1]
+    (here, least), (there, most) = max(pairwise(values), key=lambda pair: pair[1][1] - pair[0][1])
+    where = f"at {', '.join(low)}" if low else "nowhere"
+    step = f"from {most:.2f} at {there} to {least:.2f} at {here}"
+    return f"more than 1 point below the best {where}; the largest step is {step}."
 
 
 def _row(table: Table, each: Filled) -> list[str]:
