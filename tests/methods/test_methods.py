@@ -275,7 +275,8 @@ for temperature in (1e-10, 1e-2, 1.0):
     for _ in range(20):
         with o.sampled_params(train=True): (w * torch.randn(40, 50, generator=g)).sum().backward()
         o.step()
-    print(temperature, hashlib.sha256(o.posterior().natural['w'].numpy().tobytes()).hexdigest(), float(w.detach().sum()))
+    natural = o.posterior().natural["w"].numpy().tobytes()
+    print(temperature, hashlib.sha256(natural).hexdigest(), float(w.detach().sum()))
 """
 
 

@@ -103,9 +103,8 @@ def _cliff(values: list[tuple[str, float]]) -> str:
     best = max(value for _, value in values)
     low = [label for label, value in values if value < best - 1]
     (here, least), (there, most) = max(pairwise(values), key=lambda pair: pair[1][1] - pair[0][1])
-    where = f"at {', '.join(low)}" if low else "nowhere"
-    step = f"from {most:.2f} at {there} to {least:.2f} at {here}"
-    return f"more than 1 point below the best {where}; the largest step is {step}."
+    where = f"more than 1 point below the best at {', '.join(low)}" if low else "within 1 point of the best everywhere"
+    return f"{where}; the largest step is from {most:.2f} at {there} to {least:.2f} at {here}."
 
 
 def _row(table: Table, each: Filled) -> list[str]:
