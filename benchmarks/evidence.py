@@ -134,16 +134,20 @@ def work_through(parts: tuple[Part, ...], places: Places, jobs: int) -> int:
     running: list[Job] = []
     with passing_on(running) as stopped:
         while True:
-            failed |= finish_parts(parts, places, running, failed)
+            if not stopped:
+                failed |= finish_parts(parts, places, running, failed)
             while len(running) < jobs and not stopped:
                 found = next_run(parts, places, failed | {job.run.name for job in running})
                 if found is None:
                     break
                 running.append(start(*found, places))
                 note_running(running, places)
+                if stopped:  # the request came while this one was being started
+                    running[-1].process.send_signal(signal.SIGINT)
             if not running:
                 break
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            if all(job.process.returncode is None for job in running):
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             for job in [each for each in running if each.process.poll() is not None]:
                 running.remove(job)
                 note_running(running, places)
@@ -167,7 +171,8 @@ def passing_on(running: list[Job]) -> Iterator[list[int]]:
         if not running:
             raise KeyboardInterrupt
         for job in running:
-            job.process.send_signal(signal.SIGINT)
+            with suppress(ProcessLookupError):  # `send_signal` might reap it, and the loop would wait for nothing
+                os.kill(job.process.pid, signal.SIGINT)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -197,18 +202,22 @@ def finish_parts(parts: tuple[Part, ...], places: Places, running: list[Job], fa
     for part in parts:
         complete = all(done(run, places) for run in planned(part, places.kept))
         ready = complete and not undecided(part, places.kept)[0] and not shown(part, places)
-        if not ready or (part.measure and running) or not failed.isdisjoint(part.measure):
+        if not ready or (part.measure and running) or not failed.isdisjoint(programs_of(part)):
             continue
         commit = commit_of(part, places)
         python = interpreter(commit, places)
         missed = {name for name in part.measure if not measure(name, python, commit, places)}
-        for each in part.show:
-            show(each, python, places)
+        missed |= {each.name for each in part.show if not show(each, python, places)}
         say(f"{write_page(places.results, places.results.parent / PAGE)}: written")
         if not missed:
             mark_shown(part, commit, places)
         problems |= missed
     return problems
+
+
+def programs_of(part: Part) -> tuple[str, ...]:
+    """The names of what measures and draws a part."""
+    return (*part.measure, *(each.name for each in part.show))
 
 
 def done(run: Planned, places: Places) -> bool:
@@ -279,16 +288,17 @@ def behave(lowest: bool) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def show(each: Shown, python: Path, places: Places) -> None:
-    """Redraw a table or figure from the records."""
+def show(each: Shown, python: Path, places: Places) -> bool:
+    """Redraw a table or figure from the records; whether it succeeded."""
     command = [str(python), "-m", "bayesbinn", "reproduce", each.name, "--no-train", "--seeds", str(each.seeds)]
     for option in ("epochs", "width", "stop_after", "methods"):
         value = getattr(each, option)
         if value is not None:
             command += [f"--{option.replace('_', '-')}", str(value)]
     command += ["--runs", str(places.kept), "--out", str(places.results / "paper")]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    say(f"{each.name}: written")
+    code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+    say(f"{each.name}: {f'FAILED: exit {code}' if code else 'written'}")
+    return not code
 
 
 def shown(part: Part, places: Places) -> bool:

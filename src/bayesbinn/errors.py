@@ -119,12 +119,16 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def show_warnings_as_lines() -> None:
-    """Print each of this package's warnings as one line, without the source location, for the command line."""
-    usual = warnings.formatwarning
+    """Print each of this package's warnings as one line, once, without the source location, for the command line."""
+    usual, said = warnings.formatwarning, set[str]()
 
     def formatted(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
         if issubclass(category, BayesbinnWarning):
-            return f"warning: {message}\n"
+            line = f"warning: {message}\n"
+            if line in said:
+                return ""
+            said.add(line)
+            return line
         return usual(message, category, *place, **more)
 
     warnings.formatwarning = formatted

@@ -93,7 +93,7 @@ def test_run_and_predict_agree_on_new_rows_in_any_order(place: Path, tmp_path: P
         tmp_path / "new.csv", ["more", *(HEADER[i] for i in order)], [["?", *(r[i] for i in order)] for r in new]
     )
     answer = call("run", place / "run" / "model.safetensors", table)
-    assert answer.code == 0 and "ignored, because the training table did not have them: 'more'" in answer.err
+    assert answer.code == 0 and "ignored, because the model does not use them: 'more'" in answer.err
     done("predict", place / "run", table, "--samples", "0", "--out", tmp_path / "p.json")
     expected = json.loads((tmp_path / "p.json").read_text())
     found = rows_of(answer.out)
@@ -120,6 +120,16 @@ def test_columns_unlike_the_training_rows_are_named(place: Path, tmp_path: Path)
         ):
             assert part in said, (command[0], part, said)
         assert "unlike the training rows" not in call(*command, usual, "--out", tmp_path / "p.csv").err
+
+
+def test_rare_categories_of_the_training_rows_are_not_strange(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    rows: list[list[Any]] = [
+        ["Rome" if i % 5 == 0 else f"town {draw.randint(0, 60)}", i % 7, i % 2] for i in range(200)
+    ]
+    table = write(tmp_path / "towns.csv", ["town", "x", "y"], rows)
+    done("train", table, "--label", "y", "--out", tmp_path / "run", "--epochs", "1")
+    assert "unlike" not in call("predict", tmp_path / "run", table, "--out", tmp_path / "p.csv").err
 
 
 def test_evaluate_and_resume_use_the_same_encoding(place: Path) -> None:

@@ -7,6 +7,7 @@ from datetime import date, datetime
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -151,8 +152,8 @@ def test_an_encoding_has_a_code_even_if_all_rows_are_alike() -> None:
         ({"x": [[1], [2]]}, "column 'x' holds list in row 1"),
         ({"x": np.ones((2, 2))}, "column 'x' has the shape (2, 2)"),
         (
-            {"x": ["2024-01-31", "2024-02-31"] + ["2024-03-01"] * 38},
-            "column 'x' holds '2024-02-31' in row 2: almost all",
+            {"x": ["2024-02-31", *(f"2024-03-{day:02}" for day in range(1, 32))]},
+            "column 'x' holds '2024-02-31' in row 1: almost all other rows hold dates",
         ),
         (
             {"x": [*map(str, range(40)), "many"]},
@@ -169,7 +170,9 @@ def test_what_cannot_be_encoded_is_one_line(table: dict[str, Any], message: str)
 
 def test_a_word_that_turns_numbers_into_categories_is_reported() -> None:
     ages = [str(20 + age % 30) for age in range(100)]
-    with pytest.warns(BayesbinnWarning, match="'x' holds 'unknown', and numbers in all but 1 of 101 rows, so every"):
+    with pytest.warns(
+        BayesbinnWarning, match="'x' holds 'unknown', and numbers in all but 1 of 101 rows, so each of these"
+    ):
         assert isinstance(learned(*ages, "unknown"), CategoryColumn)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -185,6 +188,8 @@ def test_a_word_that_turns_numbers_into_categories_is_reported() -> None:
         ("{} kg", "text such as '100 kg': write plain numbers"),
         ("{}", "numbers in most rows, but also '-': correct such cells"),
         ("Ms {} Smith", "almost every row has a different value"),
+        ("0{}", "almost every row has a different value"),
+        ("192.168.0.{}", "almost every row has a different value"),
     ],
 )
 def test_text_that_is_left_out_is_reported(cell: str, why: str) -> None:
@@ -198,6 +203,38 @@ def test_text_that_is_left_out_is_reported(cell: str, why: str) -> None:
         learn_encoding(table, notes=notes)  # whoever takes notes hears of it there
         assert learn_encoding({"a": [1, 2, 3], "b": [7, 7, 7]}).ignored == ("b",)
     assert len(notes) == 1 and notes[0].startswith("left out: 'z' (")
+
+
+def test_numbers_that_are_names_may_differ_in_every_row() -> None:
+    names = pd.Series([str(i) for i in range(100)], dtype="category")
+    with pytest.warns(BayesbinnWarning, match=r"left out: 'id' \(almost every row has a different value"):
+        assert learn_encoding({"id": names, "x": list(range(100))}).ignored == ("id",)
+
+
+def test_numbers_and_numbers_as_text_are_numbers() -> None:
+    assert isinstance(learned(*range(50), *map(str, range(50, 100))), NumberColumn)
+    assert isinstance(learned(*range(50), *["a", "b"] * 30), CategoryColumn)
+
+
+def test_slips_are_counted_by_weight() -> None:
+    """Two heavy rows are no mistakes, and rows that do not count say nothing."""
+    cells = ["none", "none", *map(str, range(98))]
+    with pytest.raises(InvalidInput, match="column 'x' holds 'none' in row 1: almost all other rows hold numbers"):
+        learn_encoding({"x": cells})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        heavy = np.where(np.array(cells) == "none", 1000.0, 1.0)
+        assert learn_encoding({"x": cells}, heavy).columns[0].kind == "category"
+        light = np.array([1.0] * 20 + [0.0] * 980)
+        mixed = ["a", "b"] * 10 + [str(i % 30) for i in range(980)]
+        assert learn_encoding({"x": mixed}, light).columns[0].kind == "category"
+
+
+def test_a_few_repeated_dates_and_a_word_are_categories() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cells = ["2020-01-01", "2020-02-01", "2020-03-01"] * 40 + ["never"] * 3
+        assert isinstance(learned(*cells), CategoryColumn)
 
 
 def test_dates_that_do_not_show_their_order_are_reported() -> None:

@@ -108,6 +108,19 @@ def test_two_runs_at_a_time_give_the_same_numbers(finished: Path, tmp_path: Path
     assert numbers(tmp_path) == numbers(finished)
 
 
+def test_a_request_to_stop_reaches_every_run_and_starts_nothing(finished: Path, tmp_path: Path) -> None:
+    words = command(tmp_path, "--jobs", "2", epochs=400)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while len(list((tmp_path / "home" / "runs").glob("*/checkpoint.pt"))) < 2:
+        assert time.monotonic() < deadline and process.poll() is None, "both runs must have begun"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "FAILED" not in said
+    assert not numbers(tmp_path) and not list((tmp_path / "home" / "runs").glob("*/lock"))
+
+
 def killed(folder: Path, kills: int, epochs: int) -> None:
     """Work through the queue, killing it at random times."""
     chance = random.Random(kills)

@@ -131,7 +131,7 @@ def test_columns_may_be_named_by_numbers(order: list[str], table: Path, tmp_path
     path = write_table(tmp_path / "x.csv", order, x)
     assert_same_predictions(table, path, tmp_path)
     said = call("run", table / "run" / "model.safetensors", path).err
-    assert ("ignored, because the training table did not have them: '7'" in said) == ("7" in order)
+    assert ("ignored, because the model does not use them: '7'" in said) == ("7" in order)
     assert said.count("ignored") < 2
 
 

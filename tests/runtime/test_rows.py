@@ -119,7 +119,7 @@ def test_a_raw_table_in_any_order_with_more_columns(path: Path, tmp_path: Path, 
     table = write_csv(tmp_path / "new.csv", names, cells(names), delimiter)
     codes = load_inputs(table, model.graph, notes, model.encoding)
     assert np.array_equal(codes, model.encode_rows(ROWS))
-    assert notes[0] == f"{table}: ignored, because the training table did not have them: 'more'"
+    assert notes[0] == f"{table}: ignored, because the model does not use them: 'more'"
     assert len(notes) == 2 and notes[1].startswith(f"{table}: unlike the training rows: 'age' (2")
 
 

@@ -223,10 +223,41 @@ def test_a_single_odd_cell_does_not_change_the_kind_of_a_column(cell: str) -> No
     )
 
 
+def test_a_row_of_odd_cells_is_as_much_a_mistake_as_one() -> None:
+    table = pd.DataFrame({name: np.arange(ROWS) % 25 + place for place, name in enumerate("abcdefgh")})
+    model = classifier().partial_fit(table, Y, classes=[0, 1])
+    wrong = table.astype(object)
+    wrong.loc[7] = "n.d."
+    with pytest.raises(BayesbinnError, match=r"holds 'n\.d\.': a number is needed"):
+        model.partial_fit(wrong, Y)
+
+
+def test_a_batch_of_words_changes_a_column_however_long_the_stream_was() -> None:
+    table = pd.DataFrame({"a": np.arange(ROWS) % 25, "b": X[:, 0]})
+    model = classifier(buffer=50)
+    for _ in range(4):
+        model.partial_fit(table, Y, classes=[0, 1])
+    with pytest.warns(BayesbinnWarning, match="columns now read in another way: 'a'"):
+        model.partial_fit(table[:8].assign(a=["low", "high"] * 4), Y[:8])
+    assert model.encoding_.columns[0].kind == "category"
+
+
+def test_dates_may_show_later_that_the_month_comes_first() -> None:
+    days = [f"{1 + i % 12:02}/{1 + i % 11:02}/2020" for i in range(ROWS)]
+    table = pd.DataFrame({"a": days, "b": X[:, 0]})
+    with pytest.warns(BayesbinnWarning, match="no date shows whether the day or the month comes first"):
+        model = classifier().partial_fit(table, Y, classes=[0, 1])
+    later = table.copy()
+    later.loc[:1, "a"] = "12/31/2020"
+    with pytest.warns(BayesbinnWarning, match="columns now read in another way: 'a'"):
+        model.partial_fit(later, Y)
+    assert model.encoding_.columns[0].order == "mdy"
+
+
 def test_a_column_may_become_text_where_rows_are_kept_and_says_so() -> None:
     table = pd.DataFrame({"a": np.arange(ROWS) % 5, "b": X[:, 0]})
     model = classifier().partial_fit(table, Y, classes=[0, 1])
-    with pytest.warns(BayesbinnWarning, match="'high', unlike the rows before; columns now read as another kind: 'a'"):
+    with pytest.warns(BayesbinnWarning, match="'high', unlike the rows before; columns now read in another way: 'a'"):
         model.partial_fit(table.assign(a=np.where(Y == 1, "high", "low")), Y)
     assert model.encoding_.columns[0].kind == "category" and model.score(table.assign(a="low"), Y) > 0.3
 

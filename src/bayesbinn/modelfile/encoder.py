@@ -23,8 +23,8 @@ _STRIP = 1 << 14
 class InvalidCell(InvalidInput):
     """A cell that does not fit its column."""
 
-    def __init__(self, what: str, row: int, needed: str) -> None:
-        self.what, self.row, self.needed = what, row, needed
+    def __init__(self, what: str, row: int, needed: str, column: str = "") -> None:
+        self.what, self.row, self.needed, self.column = what, row, needed, column
         super().__init__(self.in_row(row))
 
     def in_row(self, row: int) -> str:
@@ -154,7 +154,7 @@ def _finite(column: Column, numbers: Numbers) -> Numbers:
 
 
 def _misplaced(column: Column, cell: Any, row: int, reason: Exception) -> InvalidCell:
-    return InvalidCell(f"column {column.name!r} holds {_shown(cell)}", row, str(reason))
+    return InvalidCell(f"column {column.name!r} holds {_shown(cell)}", row, str(reason), column.name)
 
 
 def _shown(cell: Any) -> str:

@@ -141,7 +141,7 @@ class TableEncoding:
         """What a user should know about a table's columns: those that training did not have are not used."""
         others = [name for name in self.unknown_columns(there) if name != label]
         some = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        return [f"{where}: ignored, because the training table did not have them: {some}"] if others else []
+        return [f"{where}: ignored, because the model does not use them: {some}"] if others else []
 
     @cached_property
     def _encoder(self) -> Encoder:

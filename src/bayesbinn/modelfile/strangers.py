@@ -11,8 +11,6 @@ from bayesbinn.modelfile.columns import CategoryColumn, Column, DateColumn, Scal
 
 MANY = 0.1
 """The share of a column's cells above which they are worth a note."""
-MANY_RARE = 0.5
-"""The same for categories where training had rare ones as well, which a file does not list."""
 MAX_NAMED = 5
 
 
@@ -46,7 +44,8 @@ class Strangers:
         if not column.missing and missing > MANY * (there + missing):
             return f"{column.name!r} ({missing} of {there + missing} cells are missing, none in training)"
         rare = isinstance(column, CategoryColumn) and column.other
-        if odd <= (MANY_RARE if rare else MANY) * there:
+        # Training had rare categories, which a file does not list: perhaps in most rows, but not in all.
+        if odd <= MANY * there or (rare and odd < max(there, 3)):
             return ""
         if isinstance(column, CategoryColumn):
             return f"{column.name!r} ({odd} of {there} cells are categories that were {'rare or ' * rare}not there)"
@@ -60,5 +59,6 @@ def _shown(column: Column, bound: float) -> str:
     '1970-01-02'
     """
     if isinstance(column, DateColumn):
-        return str(np.datetime64(int(bound), "s"))[:10]
-    return f"{bound:g}"
+        text = str(np.datetime64(int(bound), "s"))
+        return text[:10] if text.endswith("T00:00:00") else text[:16]
+    return f"{bound:.10g}"

@@ -133,7 +133,7 @@ def fit_rows(
     on_epoch: OnEpoch = lambda epoch, epochs, loss: None,
 ) -> Fitted:
     """Fit networks; with `before` (a warm start), continue to train those."""
-    refuse_slips(rows.columns)
+    refuse_slips(rows.columns, rows.weights)
     rng = np.random.default_rng(plan.seed)
     cross = classes > 0 and before is None and _cross_fits(plan, rows)
     parts = split(rows, {**plan.shares, "calibration": 0.0} if cross else plan.shares, rng, stratify=classes > 0)
@@ -194,9 +194,10 @@ def learned_encoding(parts: Parts) -> TableEncoding:
     """Learn the encoding from the training rows; if validation or calibration rows do not fit it, from all of these.
 
     A column may hold numbers in all training rows and a word in one of the others; then all of them decide its kind.
-    Conformal rows have no influence, so that they are as new to the model as any future row.
+    Conformal rows have no influence, so that they are as new to the model as any future row. Mistakes were rejected
+    before the rows were split (`refuse_slips`), so that chance does not decide about them.
     """
-    encoding = learn_encoding(parts.training.columns, parts.training.weights)
+    encoding = learn_encoding(parts.training.columns, parts.training.weights, refuse=False)
     held_out = [part for part in (parts.validation, parts.calibration) if len(part)]
     try:
         for part in held_out:
@@ -205,7 +206,7 @@ def learned_encoding(parts: Parts) -> TableEncoding:
         everything = parts.training
         for part in held_out:
             everything = concatenated(everything, part)
-        return learn_encoding(everything.columns, everything.weights)
+        return learn_encoding(everything.columns, everything.weights, refuse=False)
     return encoding
 
 

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from bayesbinn.data.own.kinds import FEW
+from bayesbinn.data.own.kinds import FEW, read_cells, refuse_slips
 from bayesbinn.errors import BayesbinnWarning
+from bayesbinn.modelfile.columns import Column, DateColumn
 from bayesbinn.modelfile.encoder import InvalidCell
 from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.sklearn.canonical import Floats, Parts, Rows, concatenated, split
@@ -132,7 +133,9 @@ def learn_batch(
             fresh = concatenated(fresh, left_out)
     can_start_anew = stream.fitted is None or (memory.rows is not None and math.isfinite(stream.learned_at))
     odd = [] if stream.fitted is None else _odd_cells(stream.fitted.encoding, rows)
-    if odd and (not can_start_anew or len(odd) <= FEW * (memory.seen + len(rows))):
+    if stream.fitted is None:
+        refuse_slips(rows.columns, rows.weights)
+    elif odd and (not can_start_anew or _are_slips(odd, rows, memory)):
         raise odd[0]
     appeared = set(rows.targets.tolist()) - stream.classes_seen if classes else set()
     stream.classes_seen |= appeared
@@ -164,19 +167,42 @@ def _odd_cells(encoding: TableEncoding, rows: Rows) -> list[InvalidCell]:
     return odd
 
 
+def _are_slips(odd: list[InvalidCell], rows: Rows, memory: Reservoir) -> bool:
+    """Whether the odd cells are mistakes: few in every column, and not what the kept rows can be read as, too."""
+    batch = float(rows.weights.sum())
+    for name in {cell.column for cell in odd}:
+        weight = float(rows.weights[sorted({cell.row for cell in odd if cell.column == name})].sum())
+        if weight > FEW * (memory.seen + batch) or weight > batch / 2 or _agree(name, rows, memory):
+            return False
+    return True
+
+
+def _agree(name: str, rows: Rows, memory: Reservoir) -> bool:
+    """Whether kept and new cells are all numbers or all dates, such as dates that now show that the month is first."""
+    joined = rows if memory.rows is None else concatenated(memory.rows, rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BayesbinnWarning)
+        return read_cells(name, joined.columns[name], joined.weights, refuse=False).kind in ("number", "date")
+
+
 def _warn_of_other_kinds(before: TableEncoding, now: TableEncoding, odd: InvalidCell) -> None:
     """Say that columns were re-read, which made the networks start anew."""
-    kinds = {column.name: column.kind for column in before.columns}
-    changed = [c.name for c in now.columns if kinds.get(c.name, c.kind) != c.kind]
+    kinds = {column.name: _kind(column) for column in before.columns}
+    changed = [c.name for c in now.columns if kinds.get(c.name, _kind(c)) != _kind(c)]
     lost = [name for name in now.ignored if name in kinds]
     if changed or lost:
-        how = [f"now read as another kind: {', '.join(map(repr, changed))}"] if changed else []
+        how = [f"now read in another way: {', '.join(map(repr, changed))}"] if changed else []
         how += [f"now ignored: {', '.join(map(repr, lost))}"] if lost else []
         warnings.warn(
             f"{odd.what}, unlike the rows before; columns {'; '.join(how)}. New networks learned from the kept rows",
             BayesbinnWarning,
             stacklevel=2,
         )
+
+
+def _kind(column: Column) -> str:
+    """The kind of a column; of dates, also whether the day or the month comes first."""
+    return f"{column.kind} {column.order}" if isinstance(column, DateColumn) else column.kind
 
 
 def _anew(

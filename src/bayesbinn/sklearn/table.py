@@ -147,6 +147,8 @@ def read_quantities(y: Any, rows: int) -> NDArray[np.float64]:
             raise
         raise InvalidInput(f"y is not a quantity ({error}); for classes use BinaryNetworkClassifier") from None
     check_consistent_length(np.empty((rows, 1)), found)
+    if not np.isfinite(found).all():
+        raise InvalidInput("y has missing or infinite values; drop those rows")
     largest = float(np.abs(found).max())
     if largest > _MAX_TARGET:
         raise InvalidInput(f"y has {largest:g}, but the largest size allowed is {_MAX_TARGET:g}; use a larger unit")

@@ -54,8 +54,12 @@ _ALIKE = 0.95  # the rank is left out if its correlation with the line reaches t
 _MAX_HEIGHT = 5.0
 _EMPTY, _CONSTANT = "all cells are missing", "always the same"
 _TOO_RARE = "no value is frequent enough to learn from"
-# A number with a currency, a percent sign, a unit or separators, such as $1,299.00 or 12.5 kg.
-_DECORATED = re.compile(r"[+-]?[$€£¥]? ?[0-9][0-9.,' ]*([%°$€£¥]| [^0-9 ]{1,6})?")
+_LIKE_NAMES = "almost every row has a different value, like names or row numbers"
+# A number with a currency, a percent sign, a common unit or separators, such as $1,299.00 or 12.5 kg; not 02139.
+_AMOUNT = re.compile(
+    r"[+-]?([$€£¥] ?)?(0|[1-9][0-9]{0,2}([,' ][0-9]{3})+|[1-9][0-9]*)(\.[0-9]+)?"
+    r"( ?(%|°C?|[$€£¥]|USD|EUR|GBP|[kmµ]?g|lbs?|[kcm]?m|mi|ft|m?l|h|min|m?s|yrs?|years?|days?))?"
+)
 _MAX_DIGITS = 300  # after the decimal point; float64 has no more
 
 Floats = NDArray[np.float64]
@@ -68,6 +72,7 @@ def learn_encoding(
     bins: int = BINS,
     codes: tuple[str, ...] | None = None,
     notes: list[str] | None = None,
+    refuse: bool = True,
 ) -> TableEncoding:
     """Learn the encoding of a table, given as columns by name: lists, NumPy arrays, pandas or polars series.
 
@@ -78,6 +83,7 @@ def learn_encoding(
         codes: the codes of a number, the same for all columns (see `bayesbinn.modelfile.columns.Scale`); None: a line,
             and a rank where it differs.
         notes: a list; every decision made for the user is added to it as a sentence.
+        refuse: whether a few cells that seem to be mistakes are rejected.
 
     >>> encoding = learn_encoding({"age": [20, 30, 40, None], "job": ["nurse", "cook", "nurse", "cook"], "id": [7] * 4})
     >>> encoding.names, encoding.ignored, encoding.width
@@ -94,7 +100,7 @@ def learn_encoding(
             raise InvalidInput(
                 f"a column's name, {name!r:.50}…, has {len(name):,} characters: {MAX_NAME:,} are allowed"
             )
-        cells = read_cells(str(name), values, counts)
+        cells = read_cells(str(name), values, counts, refuse)
         why = _says_nothing(cells)
         if why:
             ignored[name] = why
@@ -103,7 +109,7 @@ def learn_encoding(
     if not columns:  # every row looks the same, but an encoding needs at least one code
         name = next(iter(ignored))
         del ignored[name]
-        columns.append(_column(name, read_cells(str(name), table[name], counts), 1, codes))
+        columns.append(_column(name, read_cells(str(name), table[name], counts, refuse), 1, codes))
     if notes is None:
         _warn_of_lost_text(ignored)
     for why in dict.fromkeys(ignored.values()):
@@ -139,18 +145,26 @@ def _says_nothing(cells: Cells) -> str:
 def _many_names(cells: Cells) -> str:
     """Why a column of text whose values rarely repeat is left out: names, or numbers that are not written as such."""
     odd = [value for value in cells.values if not is_number(value)]
+    if not odd:
+        return _LIKE_NAMES
     if len(odd) < len(cells.values) / 2:
-        return f"numbers in most rows, but also {odd[0]!r:.60}: correct such cells or leave them empty"
-    if sum(bool(_DECORATED.fullmatch(value.strip())) for value in cells.values) > len(cells.values) / 2:
-        return f"text such as {odd[0]!r:.60}: write plain numbers, without currencies, units or separators"
-    return "almost every row has a different value, like names or row numbers"
+        return f"numbers in most rows, but also {_short(odd[0])}: correct such cells or leave them empty"
+    amounts = [value for value in odd if _AMOUNT.fullmatch(value.strip())]
+    if len(amounts) > len(cells.values) / 2:
+        return f"text such as {_short(amounts[0])}: write plain numbers, without currencies, units or separators"
+    return _LIKE_NAMES
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")
 
 
 def _warn_of_lost_text(ignored: Mapping[str, str]) -> None:
     """Constant and empty columns are lost without harm; text may have carried information."""
     lost = [f"{name!r} ({why})" for name, why in ignored.items() if why not in (_CONSTANT, _EMPTY)]
     if lost:
-        warnings.warn(f"left out: {'; '.join(lost[:5])}", BayesbinnWarning, stacklevel=2)
+        more = f"; and {len(lost) - 5} more columns" if len(lost) > 5 else ""
+        warnings.warn(f"left out: {'; '.join(lost[:5])}{more}", BayesbinnWarning, stacklevel=2)
 
 
 def _column(name: str, cells: Cells, bins: int, codes: tuple[str, ...] | None) -> Column:

@@ -37,6 +37,7 @@ _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+", re.ASCII)
 _MANY = 10
 FEW = 0.05
 """If no more than this share of a column's rows holds something other than numbers or dates, it may be a mistake."""
+_REMEDY = "correct the cell, leave it empty, drop the column, or make it a category (in pandas or polars)"
 _NUMBERS = (int, float, np.integer, np.floating, Decimal)
 
 
@@ -61,8 +62,10 @@ class Cells:
         return float(self.weights.sum())
 
 
-def read_cells(name: str, values: Any, weights: Floats | None) -> Cells:
+def read_cells(name: str, values: Any, weights: Floats | None, refuse: bool = True) -> Cells:
     """Read a column. Its NumPy, pandas or polars type decides its kind; if it has none, the cells do.
+
+    A few cells that seem to be mistakes are rejected, unless `refuse` is false.
 
     >>> read_cells("x", ["1", "2.5", "NA", "1"], None)
     Cells(kind='number', values=array([1. , 2.5]), weights=array([2., 1.]), missing=1.0, order='ymd')
@@ -80,16 +83,16 @@ def read_cells(name: str, values: Any, weights: Floats | None) -> Cells:
         if array.dtype.kind in "cVm":
             raise InvalidInput(f"column {name!r} holds {array.dtype}: numbers, text, true/false or dates are needed")
         array = array.tolist() if array.dtype.kind != "M" else list(array)
-    return _of_objects(name, array, weights, is_category)
+    return _of_objects(name, array, weights, is_category, refuse)
 
 
-def refuse_slips(table: Mapping[str, Any]) -> None:
+def refuse_slips(table: Mapping[str, Any], weights: Floats | None = None) -> None:
     """Reject the cells that `read_cells` rejects, before the rows of a table are split at random."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BayesbinnWarning)
         for name, values in table.items():
             if np.asarray(values).dtype.kind not in "iufb":
-                read_cells(str(name), values, None)
+                read_cells(str(name), values, weights)
 
 
 def _of_array(name: str, array: NDArray[Any], weights: Floats | None) -> Cells:
@@ -127,7 +130,9 @@ def _sums(which: NDArray[np.intp], count: int, weights: Floats | None) -> Floats
     return np.bincount(which[order], weights[order], minlength=count).astype(np.float64)
 
 
-def _of_objects(name: str, cells: Sequence[Any], weights: Floats | None, is_category: bool) -> Cells:
+def _of_objects(
+    name: str, cells: Sequence[Any], weights: Floats | None, is_category: bool, refuse: bool = True
+) -> Cells:
     """Cells of any type; each distinct cell is read once."""
     distinct: dict[Any, int] = {}
     which = np.empty(len(cells), np.intp)
@@ -148,7 +153,7 @@ def _of_objects(name: str, cells: Sequence[Any], weights: Floats | None, is_cate
     if not is_category:
         kind, order = _kind_of(name, there)
         if kind == "category":
-            _refuse_slips(name, there, found, which)
+            _refuse_slips(name, there, found, which, _sums(which, len(found), weights), refuse)
     if kind == "category":
         return _names(found, which, weights)
     read = {"number": number_of, "boolean": _zero_or_one, "date": seconds_reader(order)}[kind]
@@ -176,71 +181,86 @@ def _kind_of(name: str, there: list[Any]) -> tuple[Kind, DateOrder]:
         return "category", "ymd"
     if all(isinstance(cell, (bool, np.bool_)) for cell in there):
         return "boolean", "ymd"
-    if all(isinstance(cell, _NUMBERS) for cell in there):
+    if all(isinstance(cell, str) and is_true_or_false(cell) for cell in there):
+        return "boolean", "ymd"
+    if all(map(_is_a_number, there)) or all(isinstance(cell, _NUMBERS) for cell in there):
         _refuse_infinite(name, there)
         return "number", "ymd"
-    if all(isinstance(cell, str) for cell in there):
-        if all(map(is_true_or_false, there)):
-            return "boolean", "ymd"
-        if all(map(is_number, there)):
-            _refuse_infinite(name, there)
-            return "number", "ymd"
     orders = [order for order in get_args(DateOrder) if _are_dates(there, order)]
     if "dmy" in orders[:1] and "mdy" in orders:
-        text = next((cell for cell in there if isinstance(cell, str)), "")
-        warnings.warn(
-            f"column {name!r}: no date shows whether the day or the month comes first, as in {text!r:.40}; they are "
-            "read with the day first. Write year-month-day to be sure",
-            BayesbinnWarning,
-            stacklevel=2,
-        )
+        _warn_of_order(name, there)
     return ("date", orders[0]) if orders else ("category", "ymd")
 
 
-def _refuse_slips(name: str, there: list[Any], found: list[Any], which: NDArray[np.intp]) -> None:
-    """Reject or report the few cells that would turn a column of numbers or dates into categories."""
+def _warn_of_order(name: str, there: list[Any]) -> None:
+    """Report dates that mean another day if the month comes first."""
+    both = (seconds_reader("dmy"), seconds_reader("mdy"))
+    unclear = [cell for cell in there if isinstance(cell, str) and both[0](cell) != both[1](cell)]
+    if unclear:
+        warnings.warn(
+            f"column {name!r}: no date shows whether the day or the month comes first, as in {unclear[0]!r:.40}; they "
+            "are read with the day first. Write year-month-day to be sure",
+            BayesbinnWarning,
+            stacklevel=2,
+        )
+
+
+def _refuse_slips(
+    name: str, there: list[Any], found: list[Any], which: NDArray[np.intp], rows: Floats, refuse: bool
+) -> None:
+    """Reject or report the few cells that would turn a column of numbers or dates into categories.
+
+    `rows` says how many rows hold each of the distinct cells `found`. Without `refuse`, a cell is never rejected: a
+    larger part of the table has passed already.
+    """
     if any(isinstance(cell, Name) for cell in there):
         return
     if have_decimal_commas(there):
         raise InvalidInput(f"column {name!r} {decimal_comma(there)}")
-    rows = np.bincount(which, minlength=len(found))
-    places = [place for place, cell in enumerate(found) if not is_missing(cell)]
-    total = int(rows[places].sum())
+    places = [place for place, cell in enumerate(found) if rows[place] > 0 and not is_missing(cell)]
+    total = float(rows[places].sum())
     for kind, fits in _READERS:
         slips = _few_that_do_not(fits, found, places, rows, FEW * total)
         if not slips:
             continue
         row = int(np.isin(which, slips).argmax())
-        what = f"column {name!r} holds {found[which[row]]!r:.100}"
-        if kind != "numbers" or len(there) > max(_MANY, len(which) / 2):
-            raise InvalidCell(
-                what, row, f"almost all other rows hold {kind}; correct the cell, leave it empty, or drop the column"
-            )
-        if len(places) - len(slips) > _MANY:  # a few numbers that repeat are common names of categories
+        what = f"column {name!r} holds {_shown(found[which[row]])}"
+        if len(there) > max(_MANY, total / 2):
+            if refuse:
+                raise InvalidCell(what, row, f"almost all other rows hold {kind}; {_REMEDY}")
+        elif len(places) - len(slips) > _MANY:  # a few numbers that repeat are common names of categories
             warnings.warn(
-                f"{what}, and numbers in all but {int(rows[slips].sum())} of {total} rows, so every number becomes a "
-                "category: correct such cells, or leave them empty, to learn from its numbers",
+                f"{what}, and {kind} in all but {rows[slips].sum():g} of {total:g} rows, so each of these becomes a "
+                f"category. To learn from them as {kind}, correct such cells or leave them empty",
                 BayesbinnWarning,
                 stacklevel=2,
             )
+        return
 
 
 def _few_that_do_not(
-    fit: Callable[[Any], bool], found: list[Any], places: list[int], rows: NDArray[np.intp], few: float
+    fit: Callable[[Any], bool], found: list[Any], places: list[int], rows: Floats, few: float
 ) -> list[int]:
     """The places whose cells do not fit; empty if more rows than `few` hold them."""
-    odd, count = list[int](), 0
+    odd, count = list[int](), 0.0
     for place in places:
         if not fit(found[place]):
             odd.append(place)
-            count += int(rows[place])
+            count += float(rows[place])
             if count > few:
                 return []
     return odd
 
 
+def _shown(cell: Any) -> str:
+    text = repr(cell)
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
 def _is_a_number(cell: Any) -> bool:
-    return is_number(cell) if isinstance(cell, str) else isinstance(cell, _NUMBERS)
+    if isinstance(cell, str):
+        return is_number(cell)
+    return isinstance(cell, _NUMBERS) and not isinstance(cell, (bool, np.bool_))
 
 
 def _is_a_date(cell: Any, order: DateOrder) -> bool:
