@@ -311,7 +311,7 @@ def test_kills_within_and_between_tasks_change_nothing(method: str, commands: Co
         process = commands.start(*training(killed, method), *OFTEN)
         wait_for_a_checkpoint(killed, after=last)
         time.sleep(moments.uniform(0, 0.05))
-        os.kill(process, signal.SIGKILL)
+        commands.send(process, signal.SIGKILL)
         commands.wait(process)
         last = (killed / "checkpoint.pt").stat().st_mtime_ns
         state = torch.load(killed / "checkpoint.pt", weights_only=True)

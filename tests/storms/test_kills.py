@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ def test_a_killed_run_ends_like_an_undisturbed_one(kind: str, runs: Runs, tmp_pa
         for _ in range(KILLS_OF_A_RUN):
             process = runs.commands.start(*runs.training(kind, folder))
             time.sleep(random.uniform(0, 0.9 * seconds))
-            os.kill(process, signal.SIGKILL)
+            runs.commands.send(process, signal.SIGKILL)
             code = runs.commands.wait(process)
             assert code in (0, -signal.SIGKILL), runs.commands.errors
             kills += code != 0

@@ -516,6 +516,7 @@ def test_a_search_without_optuna_says_what_to_install(tmp_path: Path, monkeypatc
 # ---- the paper's tables ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_missing_runs_of_a_table_are_trained_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bayesbinn.paper import gather as cells
 
