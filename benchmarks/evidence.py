@@ -30,6 +30,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
 from bayesbinn.environment import cores
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.paper import records
@@ -42,6 +44,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PR_SET_PDEATHSIG = 1
 """From Linux's <sys/prctl.h>."""
 
+THREADS = 1
+"""Of each run."""
 KEEP_MEMORY = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in (("hugetlb", 1), ("mmap_threshold", 1 << 32), ("trim_threshold", 1 << 33), ("top_pad", 1 << 28))
@@ -93,6 +97,7 @@ def main() -> int:
             print(status(parts, places, max(1, arguments.jobs)))
             return 0
         places.home.mkdir(parents=True, exist_ok=True)
+        torch.set_num_threads(THREADS)  # records describe the machine as this process sees it
         with only_one(places.home / "queue.lock"):
             return work_through(parts, places, max(1, arguments.jobs))
     except BayesbinnError as error:
@@ -232,7 +237,7 @@ def start(run: Planned, part: Part, places: Places) -> Job:
     log = places.home / "logs" / f"{run.name}.log"
     command = [str(python), "-m", "bayesbinn", *run.arguments, "--out", str(places.runs / run.name)]
     say(f"{part.name}: {run.name}")
-    process = start_politely(command, log, commit, threads=1, lowest=not places.in_place)
+    process = start_politely(command, log, commit, threads=THREADS, lowest=not places.in_place)
     return Job(run, commit, process, log, time.time())
 
 
