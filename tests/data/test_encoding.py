@@ -241,10 +241,12 @@ def test_dates_that_do_not_show_their_order_are_reported() -> None:
     with pytest.warns(
         BayesbinnWarning, match="no date shows whether the day or the month comes first, as in '01/02/20"
     ):
-        assert learned("01/02/2024", "03/04/2024").order == "dmy"  # type: ignore[attr-defined]
+        found = learned("01/02/2024", "03/04/2024")
+    assert isinstance(found, DateColumn) and found.order == "dmy"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert learned("01/02/2024", "13/04/2024").order == "dmy"  # type: ignore[attr-defined]
+        found = learned("01/02/2024", "13/04/2024")
+    assert isinstance(found, DateColumn) and found.order == "dmy"
 
 
 def test_weights_that_are_none_are_refused() -> None:
