@@ -119,6 +119,8 @@ def test_a_request_to_stop_reaches_every_run_and_starts_nothing(finished: Path, 
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "FAILED" not in said
     assert not numbers(tmp_path) and not list((tmp_path / "home" / "runs").glob("*/lock"))
+    epochs = [len(path.read_text().splitlines()) for path in (tmp_path / "home" / "runs").glob("*/metrics.jsonl")]
+    assert len(epochs) == 2 and max(epochs) < 400, "both stopped before their end"
 
 
 def killed(folder: Path, kills: int, epochs: int) -> None:
