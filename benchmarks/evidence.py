@@ -300,6 +300,8 @@ def show(each: Shown, python: Path, places: Places) -> bool:
         value = getattr(each, option)
         if value is not None:
             command += [f"--{option.replace('_', '-')}", str(value)]
+    for name, rate in each.rates.items():
+        command += ["--rate", f"{name}={rate}"]
     command += ["--runs", str(places.kept), "--out", str(places.results / "paper")]
     code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
     say(f"{each.name}: {f'FAILED: exit {code}' if code else 'written'}")

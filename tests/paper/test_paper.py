@@ -18,12 +18,14 @@ from bayesbinn.experiments.config import load_experiment
 from bayesbinn.paper import figure_moons as moons
 from bayesbinn.paper import published, records
 from bayesbinn.paper import table as comparison
+from bayesbinn.paper.evidence import load_queue, planned
 from bayesbinn.paper.figure_curves import authors_curves
 from bayesbinn.paper.figure_functions import hard, hysteresis, relaxed
 from bayesbinn.paper.figure_moons import Grid
 from bayesbinn.paper.figure_snelson import curves_of, roughness
 from bayesbinn.paper.gather import Budget, Cell, outcome_of
 from bayesbinn.paper.published import Value
+from bayesbinn.paper.tables import SHORT_RATES, SHORT_RATES_MARGIN
 from bayesbinn.paper.toy import COLUMNS, Trio, standardized
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.runs.single import Run
@@ -173,6 +175,34 @@ def test_grids(tmp_path: Path, no_training: None, no_chart: None, name: str, set
     assert "94.00" in text
 
 
+def test_another_rate_replaces_the_preset_s_and_is_stated(tmp_path: Path, no_training: None, no_chart: None) -> None:
+    fabricate(tmp_path / "runs", "mnist", "bop", 1, [row(1, 90, 95, 94)])
+    fabricate(tmp_path / "runs", "mnist", "bop", 1, [row(1, 90, 95, 97)], lr=1e-4)
+    _, text, numbers = reproduced("table-accuracy", tmp_path, epochs=1, methods="bop")
+    assert numbers["rows"][0]["test"]["ours"]["mean"] == 94 and numbers["other rates"] == []
+    _, text, numbers = reproduced("table-accuracy", tmp_path, epochs=1, methods="bop", rates={"mnist.bop": 1e-4})
+    assert numbers["rows"][0]["test"]["ours"]["mean"] == 97
+    assert "MNIST, Bop: learning rate 0.0001 instead of 1e-05" in text
+
+
+def test_short_schedules_keep_the_paper_s_rate_unless_another_is_clearly_better() -> None:
+    """The queue's choice follows from the validation accuracies in the repository's table."""
+    rows = json.loads((ROOT / "results" / "paper" / "table-rates.json").read_text())["rows"]
+    part = next(each for each in load_queue().parts if each.name == "mnist-20")
+    titles = {**published.OPTIMIZERS, "lrnet": "LR-net"}
+    for method, (usual, *_) in SHORT_RATES.items():
+        reached = {
+            float(each["Learning rate"]): each["validation"]["ours"]["mean"]
+            for each in rows
+            if each["Optimizer"] == titles[method]
+        }
+        best = max(reached, key=lambda rate: reached[rate])
+        wanted = best if reached[best] - reached[usual] > SHORT_RATES_MARGIN else usual
+        used = {run.experiment.method.settings["lr"] for run in planned(part) if run.experiment.method.name == method}
+        assert used == {wanted}, method
+        assert {shown.rates.get(f"mnist.{method}", usual) for shown in part.show} == {wanted}, method
+
+
 def test_runs_are_made_once(tmp_path: Path) -> None:
     """The second time, everything is reused, including runs in the default folder of `train`; stopped runs resume."""
     cell = Cell("digits", "ste")
@@ -194,7 +224,7 @@ def test_runs_are_made_once(tmp_path: Path) -> None:
 
 def test_names_and_arguments(tmp_path: Path) -> None:
     listed = list(paper.reproduce("list"))
-    assert len(listed) == len(paper.NAMES) == 13
+    assert len(listed) == len(paper.NAMES) == 14
     for name, options, message in (
         ("figure-moon", {}, "Did you mean 'figure-moons'"),
         ("table-accuracy", {"methods": "ste,bob"}, "Did you mean 'bop'"),
@@ -202,6 +232,9 @@ def test_names_and_arguments(tmp_path: Path) -> None:
         ("figure-moons", {"methods": "ste"}, "leave it out"),
         ("table-accuracy", {"seeds": 0}, "--seeds 0"),
         ("table-accuracy", {"stop_after": -1}, "--stop-after -1"),
+        ("table-accuracy", {"rates": {"mnist.bob": 1.0}}, "Did you mean 'mnist.bop'"),
+        ("table-accuracy", {"rates": {"mnist.bop": 0.0}}, "must be a number above 0"),
+        ("figure-moons", {"rates": {"mnist.bop": 1.0}}, "Leave it out"),
     ):
         with pytest.raises(InvalidInput, match=message):
             paper.reproduce(name, runs=tmp_path, out=tmp_path, **options)

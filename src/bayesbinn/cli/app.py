@@ -11,7 +11,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from bayesbinn.cli import runtime as runtime_command
-from bayesbinn.cli.options import SAMPLES, Calibrate, DataDir, EpochChoice, Json, RunArgument, epoch_named
+from bayesbinn.cli.options import (
+    SAMPLES,
+    Calibrate,
+    DataDir,
+    EpochChoice,
+    Json,
+    RunArgument,
+    epoch_named,
+    rates_named,
+)
 from bayesbinn.cli.printing import echo, facts_text, value_text
 from bayesbinn.cli.report import report
 from bayesbinn.cli.sweep import app as sweep_app
@@ -264,6 +273,9 @@ def reproduce(
         str | None, typer.Option(help="Comma-separated methods of a table or of figure-continual; default: all.")
     ] = None,
     width: Annotated[float | None, typer.Option(help="Width factor of the networks, for small machines.")] = None,
+    rate: Annotated[
+        list[str] | None, typer.Option(help="Another learning rate for one method, for example mnist.bop=1e-4.")
+    ] = None,
     train_missing: Annotated[
         bool, typer.Option("--train/--no-train", help="Train missing runs, or only show what is there.")
     ] = True,
@@ -294,6 +306,7 @@ def reproduce(
         train=train_missing,
         workers=workers,
         scheduler=scheduler,
+        rates=rates_named(rate or []),
     ):
         echo(line)
 

@@ -36,3 +36,19 @@ def epoch_named(text: str) -> Any:
     if text not in ("last", "best"):
         raise InvalidInput(f"--epoch {text}: must be last or best")
     return text
+
+
+def rates_named(texts: list[str]) -> dict[str, float]:
+    """The values of --rate by name.
+
+    >>> rates_named(["mnist.bop=1e-4"])
+    {'mnist.bop': 0.0001}
+    """
+    rates = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            rates[name.strip()] = float(value)
+        except ValueError:
+            raise InvalidInput(f"--rate {text}: write PRESET.METHOD=RATE, for example mnist.bop=1e-4") from None
+    return rates

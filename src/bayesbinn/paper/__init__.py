@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bayesbinn.errors import InvalidInput, nearest
@@ -62,6 +62,7 @@ def reproduce(
     train: bool = True,
     workers: int = 1,
     scheduler: str | None = None,
+    rates: Mapping[str, float] | None = None,
 ) -> Iterator[str]:
     """Reproduce a table or figure of the paper; yields one line of progress per run.
 
@@ -83,6 +84,7 @@ def reproduce(
         train: whether to run what is missing; otherwise it is omitted.
         workers: the number of missing runs of a table or of figure-curves to run at once.
         scheduler: the address of a Dask scheduler to run them on; the workers need the folder `runs` and the data.
+        rates: learning rates that replace those of the presets, by ``PRESET.METHOD``.
 
     >>> next(iter(reproduce("list")))
     'table-accuracy        Test accuracy of all optimizers on the three image sets.'
@@ -96,14 +98,24 @@ def reproduce(
     if (workers > 1 or scheduler) and name not in (*TABLES, "figure-curves"):
         given = f"--scheduler {scheduler}" if scheduler else f"--workers {workers}"
         raise InvalidInput(f"{given}: {name} trains one run after another; leave it out")
-    budget = Budget(seeds, epochs, width, runs, data_dir, stop_after, train, workers, scheduler)
+    budget = Budget(seeds, epochs, width, runs, data_dir, stop_after, train, workers, scheduler, rates or {})
     if name in TABLES:
-        return reproduce_table(name, TABLES[name](methods), budget, out)
+        table = TABLES[name](methods)
+        _check_rates(budget, {f"{line.cell.preset}.{line.cell.method}" for line in table.lines})
+        return reproduce_table(name, table, budget, out)
+    _check_rates(budget, set())
     if name in _COMPARISONS:
         return _COMPARISONS[name][1](name, methods, budget, out)
     if methods is not None:
         raise InvalidInput(f"--methods {methods}: {name} shows fixed methods; leave it out")
     return _FIGURES[name][1](name, budget, out)
+
+
+def _check_rates(budget: Budget, known: set[str]) -> None:
+    for name, rate in budget.rates.items():
+        if name not in known:
+            offered = f"{nearest(name, known)} Allowed: {', '.join(sorted(known))}" if known else " Leave it out"
+            raise InvalidInput(f"--rate {name}={rate:g}: nothing here has this name.{offered}")
 
 
 def _all(train: bool, runs: Path, out: Path) -> Iterator[str]:

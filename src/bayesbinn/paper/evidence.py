@@ -61,6 +61,8 @@ class Shown(_Section):
     width: float | None = None
     stop_after: int | None = None
     methods: str | None = None
+    rates: dict[str, float] = Field(default_factory=dict)
+    """Learning rates that replace those of the presets, by ``PRESET.METHOD``."""
 
 
 class Part(_Section):

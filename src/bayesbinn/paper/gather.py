@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ class Budget:
     """The number of missing runs to run at once."""
     scheduler: str | None = None
     """The address of a Dask scheduler whose workers run the missing runs."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Learning rates that replace those of the presets, by ``PRESET.METHOD``."""
     unavailable: dict[str, str] = field(default_factory=dict)
     """Data sets that could not be loaded, with the reason, so that they are not tried again."""
 
@@ -48,6 +51,9 @@ class Budget:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InvalidInput(f"--{name.replace('_', '-')} {value}: must be above 0")
+        for name, rate in self.rates.items():
+            if not 0 < rate < inf:
+                raise InvalidInput(f"--rate {name}={rate}: must be a number above 0")
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,15 @@ class Cell:
     method: str
     changes: Mapping[str, Any] = field(default_factory=dict)
 
+    def changes_within(self, budget: Budget) -> dict[str, Any]:
+        """Its changes to the preset, and the budget's learning rate if it has none of its own."""
+        rate = budget.rates.get(f"{self.preset}.{self.method}")
+        return {**({} if rate is None else {"lr": rate}), **self.changes}
+
     def experiment(self, budget: Budget, index: int) -> Experiment:
         """The complete experiment of seed number `index`, counted from the preset's seed."""
         first = load_experiment(self.preset, method=self.method).training.seed
-        overrides: dict[str, Any] = {**self.changes, "training.seed": first + index}
+        overrides: dict[str, Any] = {**self.changes_within(budget), "training.seed": first + index}
         if budget.epochs is not None:
             overrides["training.epochs"] = budget.epochs
         if budget.width is not None:
@@ -70,7 +81,7 @@ class Cell:
 
     def folder(self, experiment: Experiment, budget: Budget) -> Path:
         """The folder of this run; its name contains everything that differs between the runs of a table."""
-        parts = [self.preset, self.method, *(f"{key}{value:g}" for key, value in self.changes.items())]
+        parts = [self.preset, self.method, *(f"{key}{value:g}" for key, value in self.changes_within(budget).items())]
         if budget.width is not None:
             parts.append(f"width{budget.width:g}")
         training = experiment.training

@@ -89,6 +89,7 @@ def _table(name: str, table: Table, results: Path) -> str:
     width = found.get("width", 1.0)
     narrow = f" Ours has {width:g} of the paper's width." if width != 1 else ""
     which = "after the last epoch" if table.select == "last" else "in the first epoch with the best validation accuracy"
+    narrow += "".join(f" {note}" for note in found.get("other rates", []))
     source = f"[{name}](../results/paper/{name}.md)" if found else f"`{name}`"
     text = f"## {table.title}\n\n{markdown_table(head, lines)}\n\nAccuracy in percent, {which}.{narrow} From {source}."
     return f"{text}\n\n![{table.title}](../results/paper/{name}.png)" if found else text

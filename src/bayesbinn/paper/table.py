@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bayesbinn.experiments.config import load_experiment
 from bayesbinn.paper import records
 from bayesbinn.paper.drawing import (
     BLACK,
@@ -53,7 +54,7 @@ def reproduce_table(name: str, table: Table, budget: Budget, out: Path) -> Itera
         if outcome.reason and not outcome.runs:
             yield f"{', '.join(line.labels)}: not run: {outcome.reason}"
         filled.append(Filled(line, outcome, _values(line, outcome, table)))
-    paths = save_text(out, name, to_markdown(table, filled), to_numbers(name, table, filled, budget))
+    paths = save_text(out, name, to_markdown(table, filled, budget), to_numbers(name, table, filled, budget))
     paths += draw(name, table, filled, out)
     yield written(paths)
 
@@ -73,7 +74,7 @@ def _values(line: Line, outcome: Outcome, table: Table) -> dict[str, list[float]
 # ---- Markdown and JSON ----------------------------------------------------------------------------
 
 
-def to_markdown(table: Table, filled: list[Filled]) -> str:
+def to_markdown(table: Table, filled: list[Filled], budget: Budget) -> str:
     """The table, including budget, wall time and machine, with its notes below."""
     head = [*table.heads]
     for column in table.columns:
@@ -84,8 +85,22 @@ def to_markdown(table: Table, filled: list[Filled]) -> str:
     paper = f"The paper's numbers are means over {SEEDS} seeds"
     paper += f" of {EPOCHS} epochs." if table.select == "best" else ", except for LR-net's."
     steps = cliffs(filled) if table.saturation else []
-    notes = "\n".join(f"- {note}" for note in (*table.notes, *steps, paper, WALL_TIME))
+    notes = "\n".join(f"- {note}" for note in (*table.notes, *steps, *other_rates(table, budget), paper, WALL_TIME))
     return f"# {table.title}\n\n{markdown_table(head, rows)}\n\n{notes}\n"
+
+
+def other_rates(table: Table, budget: Budget) -> list[str]:
+    """Which rows have another learning rate than the paper's."""
+    names = {}
+    for line in table.lines:
+        own = f"{line.cell.preset}.{line.cell.method}"
+        if own in budget.rates and not line.cell.changes:
+            usual = load_experiment(line.cell.preset, method=line.cell.method).method.settings["lr"]
+            names[", ".join(line.labels)] = f"{budget.rates[own]:g} instead of {usual:g}"
+    return [
+        f"{name}: learning rate {rates}, chosen on validation data at a quarter of the width (table-rates)."
+        for name, rates in names.items()
+    ]
 
 
 def cliffs(filled: list[Filled]) -> list[str]:
@@ -164,6 +179,7 @@ def to_numbers(name: str, table: Table, filled: list[Filled], budget: Budget) ->
         "title": table.title,
         "width": budget.width or 1.0,
         "stopped after": budget.stop_after,
+        "other rates": other_rates(table, budget),
         "machine": machine(),
         "rows": rows,
     }
