@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from bayesbinn import paper
+from bayesbinn.environment import describe
 from bayesbinn.errors import InvalidInput
 from bayesbinn.experiments.config import load_experiment
 from bayesbinn.paper import figure_moons as moons
@@ -183,6 +184,20 @@ def test_another_rate_replaces_the_preset_s_and_is_stated(tmp_path: Path, no_tra
     _, text, numbers = reproduced("table-accuracy", tmp_path, epochs=1, methods="bop", rates={"mnist.bop": 1e-4})
     assert numbers["rows"][0]["test"]["ours"]["mean"] == 97
     assert "MNIST, Bop: learning rate 0.0001 instead of 1e-05" in text
+
+
+def test_a_table_names_the_machine_that_ran_its_runs(tmp_path: Path, no_training: None, no_chart: None) -> None:
+    folder = fabricate(tmp_path / "runs", "mnist", "bop", 1, [row(1, 90, 95, 94)])
+    origin = {"command": "x", "commit": "x", "seconds": 1.0, "sha256": "x", "posterior": None}
+    elsewhere = {**describe(), "processor": "Another processor"}
+    (folder / records.RECORD).write_text(json.dumps({**origin, "machine": elsewhere}))
+    _, text, numbers = reproduced("table-accuracy", tmp_path, epochs=1, methods="bop")
+    assert numbers["machine"]["Machine"] == f"Another processor, {describe()['cores']} cores"
+    fabricate(tmp_path / "runs", "mnist", "bop", 2, [row(1, 90, 95, 94)])  # without a record, so it ran here
+    _, text, numbers = reproduced("table-accuracy", tmp_path, epochs=1, seeds=2, methods="bop")
+    assert numbers["machine"]["Machine"].startswith("Another processor, ")
+    assert numbers["machine"]["Machine"].endswith(f" and {describe()['processor']}, {describe()['cores']} cores")
+    assert numbers["machine"]["Machine"] in text
 
 
 def test_short_schedules_keep_the_paper_s_rate_unless_another_is_clearly_better() -> None:

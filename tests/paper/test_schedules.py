@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bayesbinn import paper
+from bayesbinn.environment import describe
 from bayesbinn.errors import InvalidInput
 from bayesbinn.paper import table_schedules
 from bayesbinn.paper.evidence import Part, Planned, best_settings, load_queue, planned, undecided
@@ -18,6 +19,7 @@ from tests.helpers.places import ROOT
 from tests.helpers.processes import warm_python
 
 ORIGIN = {"command": "bayesbinn train", "commit": "0" * 40, "seconds": 60.0, "sha256": "1" * 64}
+ELSEWHERE = {**describe(), "processor": "Another processor", "cores": 64}
 
 
 def beyond() -> Part:
@@ -35,7 +37,7 @@ def record(run: Planned, kept: Path, validation: float, test: float) -> None:
         {"epoch": 2, "validation_accuracy": validation - 1, "test_accuracy": test + 1, **plain},
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / RECORD).write_text(json.dumps({**ORIGIN, "machine": {}, "posterior": None}))
+    (folder / RECORD).write_text(json.dumps({**ORIGIN, "machine": ELSEWHERE, "posterior": None}))
 
 
 def test_the_best_candidate_is_run_at_full_width(tmp_path: Path) -> None:

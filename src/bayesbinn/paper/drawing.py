@@ -90,19 +90,27 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def machine() -> dict[str, str]:
-    """The hardware and software that produced the numbers."""
-    facts = describe()
-    return {
-        "Machine": f"{facts['processor']}, {facts['cores']} cores",
-        "Software": f"bayesbinn {facts['bayesbinn']}, torch {facts['torch']}",
-        "Kernels": f"{facts['kernels']}; torch threads: {facts['threads']}",
-    }
+def machine(ran_on: Sequence[Mapping[str, Any]] = ()) -> dict[str, str]:
+    """The hardware and software that produced the numbers: every machine of `ran_on`, or this one.
+
+    >>> common = {"cores": 2, "bayesbinn": "0.1.0", "torch": "2.13.0", "kernels": "native, avx2", "threads": 1}
+    >>> machine([{"processor": "A", **common}, {"processor": "B", **common}])["Machine"]
+    'A, 2 cores and B, 2 cores'
+    """
+    texts = [
+        {
+            "Machine": f"{facts['processor']}, {facts['cores']} cores",
+            "Software": f"bayesbinn {facts['bayesbinn']}, torch {facts['torch']}",
+            "Kernels": f"{facts['kernels']}; torch threads: {facts['threads']}",
+        }
+        for facts in ran_on or [describe()]
+    ]
+    return {key: " and ".join(dict.fromkeys(text[key] for text in texts)) for key in texts[0]}
 
 
-def machine_rows(columns: int, facts: Mapping[str, str] | None = None) -> list[list[str]]:
+def machine_rows(columns: int, facts: Mapping[str, str]) -> list[list[str]]:
     """The last rows of every table."""
-    return [[key, value, *[""] * (columns - 2)] for key, value in (facts or machine()).items()]
+    return [[key, value, *[""] * (columns - 2)] for key, value in facts.items()]
 
 
 def written(paths: Sequence[Path]) -> str:

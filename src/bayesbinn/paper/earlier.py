@@ -7,7 +7,7 @@ neither a folder nor a record, its numbers are taken from there, and its seed is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from bayesbinn.continual import Record
 from bayesbinn.experiments.config import Experiment
 from bayesbinn.paper.drawing import machine
+from bayesbinn.paper.records import machines
 
 MARK = "*"
 NOTE = (
@@ -134,16 +135,17 @@ class Earlier:
         return {metric: values.get(title) for title, metric in self.metrics.items()}
 
 
-def made_on(path: Path, earlier: bool, others: bool) -> dict[str, str]:
-    """The machine of a figure's numbers: this one, that of the figure as it was, or both.
+def made_on(path: Path, earlier: bool, others: Iterable[Path]) -> dict[str, str]:
+    """The machines of a figure's numbers: of the figure as it was if it shows `earlier` numbers, and of `others`.
 
-    `earlier` and `others` say whether numbers of the figure as it was are shown, and whether others are.
+    `others` are the folders of the runs whose numbers are not those of the figure as it was.
     """
-    here = machine()
+    ran_on = machines(others)
     if not earlier or not path.is_file():
-        return here
+        return machine(ran_on)
     then: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["machine"]
-    return {**then, "Runs with records": "; ".join(here.values())} if others else then
+    then.pop("Runs with records", None)
+    return {**then, "Runs with records": "; ".join(machine(ran_on).values())} if ran_on else then
 
 
 def earlier_curves(path: Path, dataset: str) -> list[tuple[int, int, list[dict[str, Any]]]]:

@@ -73,8 +73,8 @@ def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
     rows = [row for dataset, outcome in outcomes.items() for row in _rows(dataset, outcome)]
     head = ["Data", "Epoch", *(f"{part.capitalize()}, {whose}" for part in PARTS for whose in ("ours", "authors"))]
     head += ["Schedule", "Seeds", "Wall time"]
-    shown = [outcome.earlier for outcome in outcomes.values() if outcome.runs]
-    facts = made_on(out / f"{name}.json", any(shown), not all(shown))
+    others = [run.folder for outcome in outcomes.values() if not outcome.earlier for run in outcome.runs]
+    facts = made_on(out / f"{name}.json", any(outcome.earlier for outcome in outcomes.values()), others)
     rows += machine_rows(len(head), facts)
     text = (
         f"# BayesBiNN's training curves and the authors'\n\n{markdown_table(head, rows)}\n\n"

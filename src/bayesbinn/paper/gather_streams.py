@@ -127,10 +127,11 @@ class Gathered:
         }
 
 
-def earlier_and_others(found: Iterable[Gathered]) -> tuple[bool, bool]:
-    """Whether some numbers come from the figure as it was, and whether some do not."""
-    shown = [(run.seed in each.earlier) for each in found for run in each.runs]
-    return any(shown), not all(shown)
+def earlier_and_others(found: Iterable[Gathered]) -> tuple[bool, list[Path]]:
+    """Whether some numbers come from the figure as it was, and the folders of the runs whose numbers do not."""
+    listed = list(found)
+    others = [run.folder for each in listed for run in each.runs if run.seed not in each.earlier]
+    return any(each.earlier for each in listed), others
 
 
 def samples(run: Learned) -> int:

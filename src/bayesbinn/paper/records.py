@@ -15,6 +15,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,12 @@ def provenance(folder: Path) -> Provenance | None:
         return Provenance(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise InvalidFile(f"{path}: not a record of a run ({error}); delete the folder to create it again") from None
+
+
+def machines(folders: Iterable[Path]) -> list[dict[str, Any]]:
+    """The machines that computed these runs; this one for a run without a record."""
+    found = [describe() if (origin := provenance(folder)) is None else origin.machine for folder in folders]
+    return [each for index, each in enumerate(found) if each not in found[:index]]
 
 
 def facts_of(folder: Path) -> dict[str, float] | None:

@@ -81,7 +81,7 @@ def to_markdown(table: Table, filled: list[Filled], budget: Budget) -> str:
         head += [f"{column.capitalize()}, ours", "paper"]
     head += [*(["Saturated"] if table.saturation else []), "Epochs", "Seeds", "Wall time"]
     rows = [_row(table, each) for each in filled]
-    rows += machine_rows(len(head))
+    rows += machine_rows(len(head), _machine(filled))
     paper = f"The paper's numbers are means over {SEEDS} seeds"
     paper += f" of {EPOCHS} epochs." if table.select == "best" else ", except for LR-net's."
     steps = cliffs(filled) if table.saturation else []
@@ -180,9 +180,13 @@ def to_numbers(name: str, table: Table, filled: list[Filled], budget: Budget) ->
         "width": budget.width or 1.0,
         "stopped after": budget.stop_after,
         "other rates": other_rates(table, budget),
-        "machine": machine(),
+        "machine": _machine(filled),
         "rows": rows,
     }
+
+
+def _machine(filled: list[Filled]) -> dict[str, str]:
+    return machine(records.machines(run.folder for each in filled for run in each.outcome.runs))
 
 
 def _origin(folder: Path) -> dict[str, Any]:

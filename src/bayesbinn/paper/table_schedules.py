@@ -66,9 +66,11 @@ def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
     best = best_settings(parts["beyond"], budget.runs)
     for column, by_length in found.items():
         yield f"{COLUMNS[column]}: {sum(map(len, by_length.values()))} records"
+    runs = [each.run for by_length in found.values() for reached in by_length.values() for each in reached]
+    facts = machine(records.machines(budget.runs / run for run in runs))
     numbers = {
         "name": name,
-        "machine": machine(),
+        "machine": facts,
         "paper": asdict(DETAILED["mnist", "bayesbinn"].test),
         "columns": {
             column: {str(length): [asdict(each) for each in runs] for length, runs in by_length.items()}
@@ -78,7 +80,7 @@ def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
         "best settings": best,
         "answer": answer(found),
     }
-    paths = save_text(out, name, _markdown(found, tried, best), numbers)
+    paths = save_text(out, name, _markdown(found, tried, best, facts), numbers)
     yield written([*paths, *_draw(name, found, out)])
 
 
@@ -129,7 +131,10 @@ def answer(found: dict[str, dict[int, list[Reached]]]) -> str:
 
 
 def _markdown(
-    found: dict[str, dict[int, list[Reached]]], tried: list[tuple[Tried, bool]], best: dict[str, Any] | None
+    found: dict[str, dict[int, list[Reached]]],
+    tried: list[tuple[Tried, bool]],
+    best: dict[str, Any] | None,
+    facts: dict[str, str],
 ) -> str:
     head = ["Epochs"]
     for title in COLUMNS.values():
@@ -142,7 +147,7 @@ def _markdown(
     chosen = NOT_YET if best is None else settings_text(best)
     return (
         "# MNIST against the length of the schedule\n\n"
-        f"{markdown_table(head, [*rows, *machine_rows(len(head))])}\n\n"
+        f"{markdown_table(head, [*rows, *machine_rows(len(head), facts)])}\n\n"
         f"{answer(found)}\n\n"
         "## What was tried beyond the paper, on validation data alone\n\n"
         f"{markdown_table(['Settings', 'Validation accuracy', 'Seeds'], options)}\n\n"
