@@ -159,10 +159,12 @@ def test_other_compilers_and_32_bits(machine: str, fuzzed: dict[str, list[ModelF
         check(answer)
 
 
-@pytest.fixture(scope="module")
-def paper(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+@pytest.fixture(scope="module", params=[200, pytest.param(1000, marks=pytest.mark.slow)])
+def paper(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every network's answers to that many inputs."""
     models = {name: model for name, (model, _) in cases.paper_networks().items()}
-    found = program(tmp_path_factory.mktemp("paper") / "c", list(models.values()), ["gcc", "-O2"], [], count=1000)
+    folder = tmp_path_factory.mktemp("paper") / "c"
+    found = program(folder, list(models.values()), ["gcc", "-O2"], [], count=request.param)
     return dict(zip(models, found, strict=True))
 
 

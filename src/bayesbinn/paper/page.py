@@ -14,6 +14,7 @@ from bayesbinn.files import make_folder, write_whole
 from bayesbinn.paper.cost import GPU, GPU_SHARE, cost_of
 from bayesbinn.paper.drawing import markdown_table
 from bayesbinn.paper.earlier import MARK, NOTE
+from bayesbinn.paper.evidence import load_queue, planned
 from bayesbinn.paper.gather import duration
 from bayesbinn.paper.published import DATASETS, EPOCHS, SEEDS, STREAM, Value
 from bayesbinn.paper.table_schedules import COLUMNS, LENGTHS
@@ -21,6 +22,8 @@ from bayesbinn.paper.tables import TABLES, Line, Table
 
 PAGE = Path("docs") / "reproduction.md"
 NOT_YET = "not computed yet"
+NOT_PLANNED = "needs a GPU"
+"""In the rows of a table for which `make evidence` has no runs; the page says at its end what they would take."""
 FIGURES = {
     "figure-functions": "Figure 1: sign, tanh and hysteresis, from real parameters to weights",
     "figure-moons": "Figure 2: two moons, class probabilities by STE, the mode and the mean",
@@ -47,7 +50,9 @@ def page(results: Path) -> str:
         "# Reproduction\n\n"
         "The paper's tables and figures, its numbers and ours. Written by `bayesbinn reproduce all --no-train` from "
         "the files in `results/`; do not edit. `make evidence` computes what is missing, `make evidence STATUS=1` says "
-        f"how long it takes. A cell without a recorded run says “{NOT_YET}”. The paper's numbers are means over "
+        "how long it takes. "
+        f"A cell without a recorded run says “{NOT_YET}”, or “{NOT_PLANNED}” if two cores would need days for it: see "
+        "[what a full run takes](#what-a-full-run-takes). The paper's numbers are means over "
         f"{SEEDS} seeds of {EPOCHS} epochs, unless said otherwise. A schedule shorter than the paper's is its own, "
         "compressed.",
         *(_table(name, make(None), results) for name, make in TABLES.items()),
@@ -85,7 +90,11 @@ def _table(name: str, table: Table, results: Path) -> str:
     for column in table.columns:
         head += [f"{column.capitalize()}: the paper", f"{column.capitalize()}: ours"]
     head += ["Epochs", "Seeds", "Wall time"]
-    lines = [_line(line, rows.get(line.labels), table) for line in table.lines]
+    within_reach = _planned_for(name)
+    lines = [
+        _line(line, rows.get(line.labels), table, NOT_YET if _runs_of(line) in within_reach else NOT_PLANNED)
+        for line in table.lines
+    ]
     width = found.get("width", 1.0)
     narrow = f" Ours has {width:g} of the paper's width." if width != 1 else ""
     which = "after the last epoch" if table.select == "last" else "in the first epoch with the best validation accuracy"
@@ -95,11 +104,21 @@ def _table(name: str, table: Table, results: Path) -> str:
     return f"{text}\n\n![{table.title}](../results/paper/{name}.png)" if found else text
 
 
-def _line(line: Line, row: Numbers | None, table: Table) -> list[str]:
+def _runs_of(line: Line) -> tuple[str, str]:
+    return line.cell.preset, line.cell.method
+
+
+def _planned_for(name: str) -> set[tuple[str, str]]:
+    """Presets and methods that the queue runs for a table."""
+    parts = [part for part in load_queue().parts if name in {each.name for each in part.show}]
+    return {(run.arguments[1], run.experiment.method.name) for part in parts for run in planned(part)}
+
+
+def _line(line: Line, row: Numbers | None, table: Table, missing: str) -> list[str]:
     cells = [*line.labels]
     for column in table.columns:
-        paper = line.paper[column]
-        cells += ["not given" if paper is None else str(paper), value_text(row[column]["ours"] if row else None)]
+        paper, ours = line.paper[column], row[column]["ours"] if row else None
+        cells += ["not given" if paper is None else str(paper), value_text(ours) if ours else missing]
     if row is None or not row["seeds"]:
         return [*cells, "", "", ""]
     last, epochs = min(row["last epochs"]), row["epochs"]
