@@ -2,6 +2,8 @@
 // λ is `natural`, δ `delta`, τ the temperature, α `lr`, N/S `data_weight`, κ `kl_weight`.
 #pragma once
 
+#include <float.h>
+
 #include "elementary.hpp"
 #include "kernels.hpp"
 
@@ -91,11 +93,15 @@ BAYESBINN_INLINE F averaged(F momentum, F direction, const Rule &set) {
     return momentum * set.momentum + direction * set.one_minus_momentum;
 }
 
+// 0 for what is smaller than the smallest normal number. Processors compute with such numbers up to a hundred times
+// slower, and a moment whose gradients have ended would keep one forever: 0.9 times the smallest rounds back to it.
+BAYESBINN_INLINE F without_subnormals(F x) { return select(abs(x) < FLT_MIN, broadcast(0.0f), x); }
+
 // Adam on one value: m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², value ← value − step.
 BAYESBINN_INLINE void adam_step(F &value, F &first, F &second, F gradient, const Adam &set) {
     if (set.decays) gradient = gradient + value * set.weight_decay;
-    first = first * set.beta1 + gradient * set.one_minus_beta1;
-    second = second * set.beta2 + gradient * gradient * set.one_minus_beta2;
+    first = without_subnormals(first * set.beta1 + gradient * set.one_minus_beta1);
+    second = without_subnormals(second * set.beta2 + gradient * gradient * set.one_minus_beta2);
     value = value - first / (sqrt(second) * set.second_scale + set.eps) * set.step_size;
 }
 

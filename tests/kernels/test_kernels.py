@@ -295,6 +295,24 @@ class TestSameAsReference:
 
         in_layouts(build)
 
+    def test_adam_s_moments_become_zero_before_they_become_subnormal(self, threads: int) -> None:
+        settings = reference.AdamSettings.at_step(3, 1e-3, (0.9, 0.999), 1e-8, 0.0)
+        tiny = torch.finfo(torch.float32).tiny
+
+        def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
+            value, g = values(size, 1, shifted=shifted), torch.zeros(size)
+            first, second = (values(size, seed, 2 * tiny, shifted=shifted) for seed in (2, 3))
+            second.abs_()
+            step, *moments = reference.adam_direction(g, first, second, settings)
+            expected = [value - step, *moments]
+            compiled.adam([value], [g], [first], [second], settings)
+            for moment in (first, second):
+                assert not ((moment != 0) & (moment.abs() < tiny)).any()
+            assert size < 100 or 0 < first.count_nonzero() < size, "some are large enough to stay"
+            return [value, first, second], expected
+
+        in_layouts(build)
+
     def test_ste_update(self, threads: int) -> None:
         settings = reference.AdamSettings.at_step(1, 0.5, (0.9, 0.999), 1e-8, 1e-4)
 
