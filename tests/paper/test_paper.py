@@ -212,7 +212,7 @@ def test_short_schedules_keep_the_paper_s_rate_unless_another_is_clearly_better(
             if each["Optimizer"] == titles[method]
         }
         best = max(reached, key=lambda rate: reached[rate])
-        wanted = best if reached[best] - reached[usual] > SHORT_RATES_MARGIN else usual
+        wanted = best if round(reached[best] - reached[usual], 6) > SHORT_RATES_MARGIN else usual
         used = {run.experiment.method.settings["lr"] for run in planned(part) if run.experiment.method.name == method}
         assert used == {wanted}, method
         assert {shown.rates.get(f"mnist.{method}", usual) for shown in part.show} == {wanted}, method
