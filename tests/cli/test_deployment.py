@@ -254,11 +254,15 @@ def test_inspect_shows_the_same_as_text_and_json(place: Path) -> None:
     layers = [layer for layer in facts["layers"] if layer["op"] == "linear"]
     assert layers and all(layer["bits"] == 1 for layer in layers)
     model = read_model(path)
-    assert facts["weights"] == sum(np.prod(n.settings["shape"]) for n in model.graph.nodes if n.op == "linear")
+    single = sum(np.prod(n.settings["shape"]) for n in model.graph.nodes if n.op == "linear")
+    assert facts["weights"] == sum(layer["weights"] for layer in layers) == 20 * single
+    assert facts["times_smaller"] == 4 * facts["weights"] / facts["bytes"]
     assert sum(layer["bytes"] for layer in facts["layers"]) == sum(a.nbytes for a in model.tensors.values())
     text = done("inspect", path)
+    counted = "weights and bytes are those of all 20 networks"
     for part in (facts["checksum"], "20 networks for classification", "rose, tulip", f"{facts['weights']:,} weights"):
         assert part in text, part
+    assert counted in text and all(f" {layer['weights']:,} " in text for layer in layers)
 
 
 def test_export_writes_next_to_the_model_or_to_out(place: Path, tmp_path: Path) -> None:
@@ -305,7 +309,9 @@ ERRORS: list[tuple[str, str]] = [
     ("run PLACE/run PLACE/x.npy", "it is not a file"),
     ("run PLACE/cut.safetensors PLACE/x.npy", "it is cut off"),
     ("run PLACE/bent.safetensors PLACE/x.npy", "its checksum does not match"),
-    ("run PLACE/x.npy PLACE/x.npy", "it is not a model file"),
+    ("run PLACE/x.npy PLACE/x.npy", "x.npy: it is not a model file; the model file comes first, then the inputs\n"),
+    (f"run PLACE/flowers.csv {MODEL}", "flowers.csv: it is not a model file; the model file comes first, then the"),
+    ("inspect PLACE/flowers.csv", "flowers.csv: it is not a model file\n"),
     ("run PLACE/text.txt PLACE/x.npy", "it is cut off"),
     (f"run {MODEL} PLACE/text.txt", ".npy, .npz, .csv, .tsv files can be read"),
     (

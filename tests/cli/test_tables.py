@@ -237,3 +237,76 @@ def test_wrong_columns_and_cells_are_one_line_when_predicting(
     for command in (("run", place / "run" / "model.safetensors"), ("predict", place / "run")):
         answer = call(*command, table, "--out", tmp_path / "p.csv")
         assert answer.code == 2 and message in answer.err and answer.err.count("\n") == 1, answer
+
+
+# ---- what may mislead is said ---------------------------------------------------------------------------
+
+
+def noted(tmp_path: Path, header: list[str], rows: list[list[Any]], *options: Any) -> str:
+    """What `train` prints on stderr for a table whose label is y."""
+    table = write(tmp_path / "table.csv", header, rows)
+    said = call("train", table, "--label", "y", "--out", tmp_path / "run", "--epochs", "1", *options)
+    assert said.code == 0, said
+    return str(said.err)
+
+
+def test_amounts_that_repeat_are_named(tmp_path: Path) -> None:
+    rows = [[i / 7, f"${5 * (i % 9) + 1}.99", f"size {i % 3}", i % 2] for i in range(120)]
+    said = noted(tmp_path, ["x", "price", "size", "y"], rows)
+    assert "column 'price' has text such as '$1.99', which becomes categories without an order: write plain" in said
+    assert "column 'size'" not in said
+
+
+def test_a_column_that_may_count_the_rows_is_named(tmp_path: Path) -> None:
+    rows = [[i + 1, 17 * i, (7 * i) % 13, i % 2] for i in range(120)]
+    said = noted(tmp_path, ["Unnamed: 0", "sparse", "few", "y"], rows)
+    assert "column 'Unnamed: 0' has a different whole number in every row: delete it if it counts them" in said
+    assert "column 'sparse'" not in said and "column 'few'" not in said
+
+
+def test_words_for_a_missing_label_are_named(tmp_path: Path) -> None:
+    rows = [[i / 7, ["None", "mild", "severe"][i % 3]] for i in range(120)]
+    said = noted(tmp_path, ["x", "y"], rows)
+    assert "dropped: 40 of 120 rows, which have no label: 'None' means a missing label (if it is a class, write" in said
+    rows = [[i / 7, "" if i % 3 else "ab"[i % 2]] for i in range(120)]
+    (tmp_path / "other").mkdir()
+    assert "which have no label\n" in noted(tmp_path / "other", ["x", "y"], rows)
+
+
+def test_one_class_and_a_word_for_missing_is_explained(tmp_path: Path) -> None:
+    table = write(tmp_path / "table.csv", ["x", "y"], [[i, ["None", "yes"][i % 2]] for i in range(60)])
+    said = call("train", table, "--label", "y", "--out", tmp_path / "run")
+    assert said.code == 2 and "all labels are 'yes'" in said.err and "'None' means a missing label" in said.err
+
+
+def test_a_label_of_amounts_is_rejected_or_named(tmp_path: Path) -> None:
+    table = write(tmp_path / "prices.csv", ["x", "y"], [[i, f"${i},{i:03}.50"] for i in range(1, 90)])
+    said = call("train", table, "--label", "y", "--out", tmp_path / "prices")
+    assert said.code == 2 and said.err.count("\n") == 1
+    assert "the label has 89 different texts in 89 examples" in said.err and "plain numbers" in said.err
+    rows = [[i / 7, f"{5 * (i % 4)}%"] for i in range(120)]
+    assert "if texts such as '0%' are quantities, write them as plain numbers" in noted(tmp_path, ["x", "y"], rows)
+
+
+def test_a_score_on_the_training_file_is_not_taken_for_a_test(tmp_path: Path) -> None:
+    rows = [[i % 17, i % 5, "ab"[i % 17 > 8]] for i in range(90)]
+    table = write(tmp_path / "table.csv", ["u", "v", "y"], rows)
+    done("train", table, "--label", "y", "--out", tmp_path / "run", "--epochs", "1")
+    said = call("predict", tmp_path / "run", table, "--out", tmp_path / "mine.csv")
+    assert "scored against" in said.out and "the run learned from most of these rows" in said.err
+    other = write(tmp_path / "new.csv", ["u", "v", "y"], rows[:30])
+    said = call("predict", tmp_path / "run", other, "--out", tmp_path / "other.csv")
+    assert "scored against" in said.out and "the run learned from most of these rows" not in said.err
+
+
+def test_a_memorized_table_is_reported(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    rows = [[*(round(draw.gauss(0, 1), 3) for _ in range(8)), draw.choice("ab")] for _ in range(160)]
+    table = write(tmp_path / "noise.csv", [*"abcdefgh", "y"], rows)
+    said = call("train", table, "--label", "y", "--out", tmp_path / "run", "--epochs", "40")
+    assert "the network has memorized its rows: " in said.err and "--set certainty=10 or fewer --epochs" in said.err
+    folder = tmp_path / "clear"
+    rows = [[*row[:-1], "ab"[row[0] > 0]] for row in rows]
+    said = call("train", write(tmp_path / "clear.csv", [*"abcdefgh", "y"], rows), "--label", "y",
+                "--out", folder, "--epochs", "20")  # fmt: skip
+    assert said.code == 0 and "has memorized" not in said.err

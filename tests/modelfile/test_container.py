@@ -293,6 +293,16 @@ def test_a_header_that_is_not_unicode(path: Path) -> None:
     refused(path, len(raw).to_bytes(8, "little") + raw, "the header is not JSON")
 
 
+def test_a_header_that_is_too_large(path: Path) -> None:
+    raw = b"{" + b" " * model_file.MAX_HEADER + b"}"
+    message = r"it is not a model file: its header has 8,388,610 bytes, 8,388,608 are allowed$"
+    refused(path, len(raw).to_bytes(8, "little") + raw, message)
+
+
+def test_a_file_of_another_kind(path: Path) -> None:
+    refused(path, b"age,income,job\n41,1800,nurse\n", "model.safetensors: it is not a model file$")
+
+
 def test_padding_bits_and_values_are_checked(path: Path) -> None:
     header, data = parts(small())
     refused(path, sealed(header, data[:-1] + b"\x07"), "node 0 .*bits after the last weight of a row are not 0")

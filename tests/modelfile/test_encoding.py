@@ -97,6 +97,15 @@ def test_the_order_of_day_and_month_is_the_column_s() -> None:
         codes(day_first, "13/13/1970")
 
 
+def test_a_whole_number_among_categories_may_have_zeros_after_its_point() -> None:
+    """As pandas writes a column of whole numbers with missing cells."""
+    machine = CategoryColumn("machine", missing=True, categories=("101", "102"), other=True)
+    assert codes(machine, "102.0") == codes(machine, "102") == codes(machine, 102.0) == codes(machine, 102)
+    assert codes(machine, "102.5") == codes(machine, "unseen") != codes(machine, "102.0")
+    as_text = CategoryColumn("version", categories=("1", "1.0"))
+    assert codes(as_text, "1.0") != codes(as_text, "1")
+
+
 @pytest.mark.parametrize("cell", [*sorted(MISSING), None, nan, np.nan, np.datetime64("NaT")])
 def test_what_stands_for_a_missing_cell(cell: Any) -> None:
     lost = NumberColumn("x", missing=True, knots=(0.0, 1.0), codes=("line",))

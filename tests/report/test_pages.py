@@ -265,6 +265,12 @@ def test_a_model_file_shows_its_columns_and_checksum(place: Place) -> None:
     assert "left, right" in text and re.search(r"[0-9a-f]{64}", text) and "model file, int8" in text
 
 
+def test_a_model_file_of_several_networks_counts_all_their_weights(place: Place) -> None:
+    facts, text = run.gather(place.sources["table"], None), Seen(place.pages["model"]).text
+    assert facts.network is not None
+    assert "weights and bytes are those of all 4 networks" in text and f"{facts.network.sizes.total.binary:,}" in text
+
+
 # ---- the command ---------------------------------------------------------------------------------------
 
 

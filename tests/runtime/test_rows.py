@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 from bayesbinn.errors import BayesbinnError, InvalidFile, InvalidInput, InvalidUse
+from bayesbinn.modelfile.columns import NumberColumn
 from bayesbinn.modelfile.container import write
+from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.runtime import Model, load
 from bayesbinn.runtime.inputs import load_inputs
 from tests.helpers.places import ROOT
+from tests.helpers.random_graphs import GraphBuilder
 from tests.tools.fuzz_model_files import table_model
 
 ROWS: list[dict[str, Any]] = [
@@ -75,6 +78,91 @@ def test_wrong_rows_are_one_line(path: Path) -> None:
         with pytest.raises(InvalidInput) as caught:
             model.predict_rows(rows)  # type: ignore[arg-type]
         assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_arrays_and_frames_are_told_what_to_pass(path: Path) -> None:
+    model = load(path)
+    cells = np.array([list(row.values()) for row in ROWS], dtype=object)
+    for array in (cells, cells[:1], cells[0], np.zeros((4, 5))):
+        with pytest.raises(InvalidInput) as caught:
+            model.predict_rows(array)  # type: ignore[arg-type]
+        text = str(caught.value)
+        assert text.startswith(f"rows are an array of shape {array.shape}, whose columns have no names; pass a list")
+        assert "'age', 'x'" in text and "\n" not in text
+    for rows in (None, 3, iter(ROWS)):
+        with pytest.raises(InvalidInput, match=r"^rows must be a list of mappings of columns to cells$"):
+            model.predict_rows(rows)  # type: ignore[call-overload]
+    # Both have always worked: an array of mappings, and a structured array.
+    assert np.array_equal(model.predict_rows(np.array(ROWS)), model.predict_rows(ROWS))  # type: ignore[call-overload]
+    named = np.array([tuple(row.values()) for row in ROWS], dtype=[(name, object) for name in ROWS[0]])
+    assert np.array_equal(model.predict_rows(named), model.predict_rows(ROWS))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("package", "example"), [("pandas", 'frame.to_dict("records")'), ("polars", "frame.to_dicts()")]
+)
+def test_frames_are_told_what_to_pass(path: Path, package: str, example: str) -> None:
+    frames = pytest.importorskip(package)
+    model = load(path)
+    whole = frames.DataFrame({name: [str(row[name] or "") for row in ROWS] for name in ROWS[0]})
+    for frame in (whole, whole[:1]):
+        with pytest.raises(InvalidInput) as caught:
+            model.predict_rows(frame)
+        assert str(caught.value) == f"rows are a DataFrame: pass a list of mappings instead, {example}"
+    records = whole.to_dict("records") if package == "pandas" else whole.to_dicts()
+    assert model.predict_rows(records).shape == (3, 3)
+
+
+# ---- raw rows where codes are needed -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_numbers_that_cannot_be_codes_are_rejected(path: Path, backend: Any) -> None:
+    model = load(path, backend=backend)
+    codes = np.tile(model.encode_rows(ROWS), (2000, 1))
+    codes[5000, 5] = -41.5
+    for predict in (model.predict, model.predict_proba, model.prediction):
+        with pytest.raises(InvalidInput) as caught:
+            predict(codes)
+        assert str(caught.value) == (
+            "row 5000 has -41.5, but 'x line' is from -0.5 to 0.5; this model takes codes here, raw rows of its "
+            "table go to predict_rows()"
+        )
+    assert model.outputs(codes).shape == (1, 6000, 3), "what networks do with any numbers can still be seen"
+
+
+def test_codes_at_their_limits_are_accepted(path: Path) -> None:
+    """Every code is at most its column's height, which float32 may round up; half precision rounds further."""
+    model = load(path)
+    assert model.encoding is not None
+    heights = [column.height for column in model.encoding.columns for _ in range(column.width)]
+    limits = np.array([heights, [-height for height in heights]])
+    assert model.predict_proba(limits).shape == (2, 3)
+    encoding = TableEncoding((NumberColumn("x", knots=(0.0, 1.0), codes=("line",), height=2.71),))
+    graph = GraphBuilder((1,), 1, 0)
+    graph.add("linear", shape=(2, 1), tensors={"weight": graph.weight((2, 1))})
+    file = graph.model()
+    file.encoding = encoding
+    codes = Model(file).encode_rows([{"x": -1e9}, {"x": 1e9}])
+    for exact in (codes, codes.astype(np.float16)):
+        assert Model(file).predict_proba(exact).shape == (2, 2)
+    with pytest.raises(InvalidInput, match="predict_rows"):
+        Model(file).predict_proba([[2.8]])
+
+
+def test_rows_in_place_of_codes_are_told_where_to_go(path: Path) -> None:
+    model = load(path)
+    for rows in (ROWS, np.zeros((3, 5)), np.full(model.encode_rows(ROWS).shape, np.nan)):
+        with pytest.raises(InvalidInput, match=r"raw rows of its table go to predict_rows\(\)$"):
+            model.predict_proba(rows)  # type: ignore[arg-type]
+
+
+def test_without_an_encoding_any_numbers_are_accepted() -> None:
+    file = table_model()
+    expected = Model(file).predict_proba(Model(file).encode_rows(ROWS))
+    codes, file.encoding = Model(file).encode_rows(ROWS), None
+    assert np.array_equal(Model(file).predict_proba(codes), expected)
+    assert Model(file).predict_proba(1000 * codes).shape == (3, 3)
 
 
 def test_rows_need_numpy_and_safetensors_alone(path: Path) -> None:

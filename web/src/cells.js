@@ -57,6 +57,11 @@ export function categoryOf(cell) {
   return isMissing(cell) ? null : stripped(typeof cell === "string" ? cell : written(cell));
 }
 
+/** The name of a category; a whole number without zeros after its decimal point. @param {string} name */
+export function withoutZeros(name) {
+  return name.replace(/^(-?[0-9]+)\.0+$/, "$1");
+}
+
 /** A value as Python writes it, which is how categories are named. @param {unknown} cell */
 function written(cell) {
   if (typeof cell === "boolean") return cell ? "True" : "False";

@@ -1,6 +1,6 @@
 // Runs a table's encoding: rows of cells in, codes out. Each code is one expression of differences, quotients and
 // limits in float64, rounded to float32 at the end, so that it has the same bits wherever it is computed.
-import { NotOfItsKind, booleanOf, categoryOf, numberOf, secondsOf } from "./cells.js";
+import { NotOfItsKind, booleanOf, categoryOf, numberOf, secondsOf, withoutZeros } from "./cells.js";
 import { CYCLES } from "./columns.js";
 import { InvalidInput, quoted } from "./errors.js";
 
@@ -65,7 +65,7 @@ function writerOf(column) {
     const unseen = column.other ? column.categories.length : -1;
     read = (cell) => {
       const name = categoryOf(cell);
-      return name === null ? NaN : (places.get(name) ?? unseen);
+      return name === null ? NaN : (places.get(name) ?? places.get(withoutZeros(name)) ?? unseen);
     };
     write = (place, codes, at) => {
       if (place >= 0) codes[at + place] = height;

@@ -14,7 +14,7 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of the data sets; otherwise BAYESBINN_DATA, the cache, or a download."),
 ]
-SAMPLES = "10, or 0 if they would all be the mode"
+SAMPLES = "10; 0 if they would all be the mode, or if the network is an ensemble itself"
 Calibrate = Annotated[bool, typer.Option(help="Use the calibration that the run fitted on its validation part.")]
 EpochChoice = Annotated[
     str,

@@ -81,14 +81,18 @@ def _memory_argument(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     from bayesbinn.cli.answers import answers, as_csv, as_json
-    from bayesbinn.runtime.inputs import are_pixels, input_strips
+    from bayesbinn.runtime.inputs import SUFFIXES, are_pixels, input_strips
     from bayesbinn.runtime.memory import bytes_of
     from bayesbinn.runtime.model import load
 
     if arguments.out is not None and arguments.out.suffix not in (".csv", ".json"):
         raise InvalidInput(f"--out {arguments.out}: must end in .csv or .json")
     memory = bytes_of(arguments.max_memory)
-    model = load(arguments.model, arguments.activations, arguments.threads, max_memory=memory)
+    try:
+        model = load(arguments.model, arguments.activations, arguments.threads, max_memory=memory)
+    except InvalidFile as error:
+        swapped = arguments.model.suffix.lower() in SUFFIXES
+        raise InvalidFile(f"{error}{'; the model file comes first, then the inputs' if swapped else ''}") from None
     notes: list[str] = []
     sizes: list[int] = []
 

@@ -74,7 +74,7 @@ def train(
     from bayesbinn.cli.console import PlainConsole
     from bayesbinn.cli.progress import shown
     from bayesbinn.runs.open import open_any, prepare
-    from bayesbinn.runs.report import report
+    from bayesbinn.runs.report import advice_on, report
     from bayesbinn.train.data_parallel import session
     from bayesbinn.train.folder import RunFolder
     from bayesbinn.train.progress import RunStopped, stoppable
@@ -113,4 +113,6 @@ def train(
     if first:
         summary = report(folder)
         typer.echo(json.dumps(summary, indent=2) if as_json else facts_text(summary))
+        if advice := advice_on(folder):
+            console.print(advice, soft_wrap=True)
         console.print(f"to look at it: {shlex.join(['bayesbinn', 'report', str(folder)])}", soft_wrap=True)

@@ -27,6 +27,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.ASCII
 _TIME = r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
 _YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})" + _TIME, re.ASCII)
 _YEAR_LAST = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})" + _TIME, re.ASCII)
+_WHOLE = re.compile(r"^(-?[0-9]+)\.0+\Z", re.ASCII)
 _EPOCH = datetime(1970, 1, 1)
 _TRUE = frozenset({"true", "t", "yes", "y", "1", "1.0"})
 _FALSE = frozenset({"false", "f", "no", "n", "0", "0.0"})
@@ -122,6 +123,15 @@ def category_of(cell: Any) -> str | None:
     if isinstance(cell, (float, np.floating)) and isfinite(cell) and cell == int(cell):
         return str(int(cell))
     return str(cell).strip()
+
+
+def without_zeros(name: str) -> str:
+    """The name of a category; a whole number without zeros after its decimal point.
+
+    >>> without_zeros("101.0"), without_zeros("1.50"), without_zeros("v1.0")
+    ('101', '1.50', 'v1.0')
+    """
+    return _WHOLE.sub(r"\1", name)
 
 
 def seconds_reader(order: DateOrder) -> Callable[[Any], float]:

@@ -186,7 +186,10 @@ def _read(file: io.BufferedReader, max_bytes: int | None) -> ModelFile:
     _require(size >= 8, "it is cut off: a model file starts with an 8-byte length")
     start = _exactly(file, 8)
     length = int.from_bytes(start, "little")
-    _require(length <= MAX_HEADER, f"its header has {length} bytes, {MAX_HEADER} are allowed; it is not a model file")
+    if length > MAX_HEADER:
+        # In a file of another kind these bytes are no length, and it would only puzzle.
+        large = f": its header has {length:,} bytes, {MAX_HEADER:,} are allowed" if length <= size - 8 else ""
+        raise InvalidFile(f"it is not a model file{large}")
     _require(length <= size - 8, f"it is cut off: it has {size} bytes, and just the header needs {length + 8}")
     text = bytes(_exactly(file, length))
     header = strict_json(text, "the header")

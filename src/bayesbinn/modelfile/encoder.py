@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesbinn.errors import InvalidInput
-from bayesbinn.modelfile.cells import NotOfItsKind, boolean_of, category_of, number_of, seconds_of_array, seconds_reader
+from bayesbinn.modelfile.cells import (
+    NotOfItsKind,
+    boolean_of,
+    category_of,
+    number_of,
+    seconds_of_array,
+    seconds_reader,
+    without_zeros,
+)
 from bayesbinn.modelfile.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn
 from bayesbinn.modelfile.formulas import formula_of
 from bayesbinn.modelfile.strangers import Strangers
@@ -175,6 +183,10 @@ def _reader(column: Column) -> Callable[[Any], float]:
 
     def place_of(cell: Any) -> float:
         name = category_of(cell)
-        return np.nan if name is None else places.get(name, unseen)
+        if name is None:
+            return np.nan
+        place = places.get(name)
+        # pandas writes a column of whole numbers with missing cells as 101.0 and so on.
+        return place if place is not None else places.get(without_zeros(name), unseen)
 
     return place_of

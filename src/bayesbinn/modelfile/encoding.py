@@ -7,7 +7,7 @@ expression of differences, quotients and limits in float64, which round the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -112,12 +112,14 @@ class TableEncoding:
     def encode_rows(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """The same for rows that map column names to cells. A missing cell is None and must not be left out."""
         names = self.names
+        if not isinstance(rows, (list, np.ndarray)):
+            _refuse_frames(rows)
         try:
             if len(rows) == 1:
                 row = rows[0]
                 return self._encoder.encode_one([row[name] for name in names])
             columns = [[row[name] for row in rows] for name in names]
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, IndexError):  # IndexError: an array
             raise _explained(rows, names) from None
         return self._encoder.encode(columns)
 
@@ -177,9 +179,26 @@ class TableEncoding:
             raise InvalidFile(f"the encoding: {error}") from None
 
 
+_FRAMES = {"to_dicts": "frame.to_dicts()", "to_pylist": "table.to_pylist()", "to_dict": 'frame.to_dict("records")'}
+"""How rows become mappings, by the method that polars, pyarrow and pandas have for it."""
+
+
+def _refuse_frames(rows: Any) -> None:
+    """A frame looks like a list, but of columns."""
+    if hasattr(rows, "columns"):
+        example = next((each for method, each in _FRAMES.items() if hasattr(rows, method)), '[{"column": cell}]')
+        raise InvalidInput(f"rows are a {type(rows).__name__}: pass a list of mappings instead, {example}")
+
+
 def _explained(rows: Any, names: Sequence[str]) -> InvalidInput:
     """Why some rows cannot be read by name."""
-    for place, row in enumerate(rows, 1):
+    if isinstance(rows, np.ndarray):
+        order = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
+        return InvalidInput(
+            f"rows are an array of shape {rows.shape}, whose columns have no names; pass a list of mappings, such as "
+            f"[dict(zip(names, row)) for row in array], with the model's names: {order}"
+        )
+    for place, row in enumerate(rows if isinstance(rows, Iterable) else (), 1):
         if not isinstance(row, Mapping):
             return InvalidInput(f"row {place} is {type(row).__name__}: a mapping of columns to cells is needed")
         for name in names:
@@ -188,4 +207,4 @@ def _explained(rows: Any, names: Sequence[str]) -> InvalidInput:
                     f"row {place} has no {name!r}, which the model was trained on.{nearest(name, map(str, row))} "
                     "A missing cell is None"
                 )
-    return InvalidInput("rows must be mappings of columns to cells")
+    return InvalidInput("rows must be a list of mappings of columns to cells")

@@ -33,7 +33,7 @@ SHORT_RATES: dict[str, tuple[float, ...]] = {
     "ste": (1e-2, 1e-3),
     "bop": (1e-5, 1e-4, 1e-3, 1e-2),
     "pmf": (1e-3, 1e-2, 1e-1),
-    "lrnet": (1e-2, 1e-3),
+    "lrnet": (1e-2,),
     "float": (3e-4, 1e-3),
 }
 """By method: the paper's learning rate on MNIST, then others that might suit a schedule shorter than its."""

@@ -6,10 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
+from bayesbinn import metrics
+from bayesbinn.data.card import DataCard
 from bayesbinn.errors import InvalidInput, printable
+from bayesbinn.modelfile.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn, Scale
 from bayesbinn.paper.drawing import markdown_table
+from bayesbinn.report.classification import Scored
 from bayesbinn.report.network import size_text
 from bayesbinn.report.provenance import command_of
 from bayesbinn.report.run import RunFacts, score_of
@@ -18,6 +23,11 @@ from bayesbinn.runs.scores import classification_scores
 UNKNOWN = "unknown"
 _HUB = {"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100"}
 """Data sets on the hub."""
+_TAGS = ("bayesbinn", "binary-neural-network", "bayesian", "quantization")
+_METRICS = ("accuracy", "balanced_accuracy", "rmse", "r_squared", "brier_score")
+"""Those of the metadata's list of metrics."""
+_MAX_CELLS = 30
+"""A row of more columns is not written out."""
 
 
 def card_of(facts: RunFacts, license_name: str = UNKNOWN) -> str:
@@ -29,7 +39,7 @@ def card_of(facts: RunFacts, license_name: str = UNKNOWN) -> str:
         f"---\n{metadata(facts, license_name)}---\n",
         f"# {_plain(name)}\n",
         _what(facts),
-        _how(),
+        how_to_run(facts.trained.card),
         _evaluation(facts),
         _limits(facts),
         _sizes(facts),
@@ -49,13 +59,14 @@ def metadata(facts: RunFacts, license_name: str) -> str:
         "license": license_name,
         "library_name": "bayesbinn",
         "pipeline_tag": task,
-        "tags": ["bayesbinn", "binary-neural-network", "bayesian", "quantization", facts.experiment.method.name],
+        # The package and a method have the same name.
+        "tags": list(dict.fromkeys([*_TAGS, facts.experiment.method.name])),
     }
     if data in _HUB:
         block["datasets"] = [_HUB[data]]
     scores = scores_of(facts)
     if scores:
-        block["metrics"] = [key for key in scores if key in ("accuracy", "rmse", "r_squared", "brier_score")]
+        block["metrics"] = [key for key in scores if key in _METRICS]
         block["model-index"] = [
             {
                 "name": facts.folder.resolve().name,
@@ -72,11 +83,15 @@ def metadata(facts: RunFacts, license_name: str) -> str:
 
 
 def scores_of(facts: RunFacts) -> Mapping[str, float]:
-    """Scores on the test rows, with the names of the hub; accuracy from 0 to 1. Empty without the data."""
+    """Scores on the test rows, with the names of the hub; accuracies from 0 to 1. Empty without the data."""
     if facts.scored is not None:
         found = classification_scores(facts.scored.calibrated, torch.from_numpy(facts.scored.targets))
         names = {"NLL": "nll", "Brier": "brier_score", "ECE": "expected_calibration_error"}
-        return {"accuracy": score_of(facts.scored) / 100, **{names[key]: found[key] for key in names}}
+        accuracies = {
+            "accuracy": score_of(facts.scored) / 100,
+            "balanced_accuracy": found["balanced accuracy"] / 100,
+        }
+        return accuracies | {names[key]: found[key] for key in names}
     if facts.regressed is not None:
         return {"rmse": facts.regressed.scores["RMSE"], "r_squared": facts.regressed.scores["R²"]}
     return {}
@@ -95,7 +110,7 @@ def _what(facts: RunFacts) -> str:
         f"A network for {card.task}, trained with bayesbinn by the method "
         f"`{facts.experiment.method.name}`. {kind}: {total.binary:,} binary and {total.real:,} real parameters, "
         f"{size_text(total.packed_bytes)} packed.",
-        f"Inputs: {' × '.join(map(str, card.input_shape))}.",
+        f"Inputs: {_inputs(card)}.",
     ]
     if card.classes:
         said.append(f"Classes: {', '.join(map(_plain, card.classes))}.")
@@ -104,18 +119,89 @@ def _what(facts: RunFacts) -> str:
     return "\n\n".join(said) + "\n"
 
 
-def _how() -> str:
-    return """## How to run it
+def _inputs(card: DataCard) -> str:
+    if card.encoding is None:
+        return " × ".join(map(str, card.input_shape))
+    columns, codes = len(card.columns), card.input_shape[0]
+    return f"{columns:,} column{'s' * (columns > 1)} of a table, encoded as {codes:,} code{'s' * (codes > 1)}"
+
+
+# ---- how to run it -------------------------------------------------------------------------------------
+
+
+def how_to_run(card: DataCard) -> str:
+    """The section with a program, which runs as it is."""
+    program = "\n".join(_rows_program(card) if card.encoding is not None else _array_program(card))
+    return f"""## How to run it
 
 `bayesbinn pack RUN` writes `model.safetensors`, which runs with NumPy and safetensors, without PyTorch:
 
 ```python
-import bayesbinn.runtime
-
-model = bayesbinn.runtime.load("model.safetensors")
-probabilities = model.predict_proba(x)  # raw inputs: pixels from 0 to 255, or a table's columns
+{program}
 ```
 """
+
+
+def _rows_program(card: DataCard) -> list[str]:
+    """How to predict raw rows of a table; the cells are typical ones."""
+    encoding = card.table_encoding
+    assert encoding is not None
+    if len(encoding.columns) > _MAX_CELLS:
+        row = ["row = dict.fromkeys(model.encoding.names)  # your cells by column; a missing one is None"]
+    else:
+        cells = [f"    {_literal(column.name)}: {_literal(_cell(column))}," for column in encoding.columns]
+        row = ["row = {  # your cells; a missing one is None", *cells, "}"]
+    return [
+        "import bayesbinn.runtime",
+        "",
+        'model = bayesbinn.runtime.load("model.safetensors")',
+        *row,
+        f"{_answer(card)} = model.predict_rows([row])",
+    ]
+
+
+def _array_program(card: DataCard) -> list[str]:
+    """How to predict an array of raw inputs."""
+    if card.input_type == "uint8":
+        kind, about = "uint8", "your images: pixels from 0 to 255"
+    else:
+        kind, about = "float32", "the columns above, in this order" if card.columns else "your numbers, not normalized"
+    return [
+        "import numpy as np",
+        "",
+        "import bayesbinn.runtime",
+        "",
+        'model = bayesbinn.runtime.load("model.safetensors")',
+        f"x = np.zeros({(1, *card.input_shape)}, np.{kind})  # {about}",
+        f"{_answer(card)} = model.{'predict' if card.task == 'regression' else 'predict_proba'}(x)",
+    ]
+
+
+def _answer(card: DataCard) -> str:
+    return "means" if card.task == "regression" else "probabilities"
+
+
+def _cell(column: Column) -> object:
+    """A cell such as the column had in training."""
+    if isinstance(column, BooleanColumn):
+        return True
+    if isinstance(column, CategoryColumn):
+        return next(iter(column.categories), None)
+    assert isinstance(column, Scale)
+    last = len(column.knots) - 1
+    middle = column.knots[last // 2] / 2 + column.knots[(last + 1) // 2] / 2
+    if isinstance(column, DateColumn):
+        return str(np.datetime64(round(middle), "s").astype("datetime64[D]"))
+    whole = isinstance(column, NumberColumn) and column.whole and abs(middle) < 1e15
+    return round(middle) if whole else float(f"{middle:.4g}")
+
+
+def _literal(value: object) -> str:
+    """Python for a value. Markup in a name stays text even where a code block is not recognized."""
+    return repr(value).replace("<", "\\x3c")
+
+
+# ---- how good it is ------------------------------------------------------------------------------------
 
 
 def _evaluation(facts: RunFacts) -> str:
@@ -124,11 +210,23 @@ def _evaluation(facts: RunFacts) -> str:
         return f"## Evaluation\n\nNot evaluated: {_plain(facts.no_data)}.\n"
     assert facts.trained is not None
     card = facts.trained.card
-    table = markdown_table(["metric", "test"], [[name, f"{value:.4f}"] for name, value in scores.items()])
+    rows = [*scores.items(), *(_by_class(facts.scored) if facts.scored is not None else [])]
+    table = markdown_table(["metric", "test"], [[name, f"{value:.4f}"] for name, value in rows])
     calibrated = (
         " Probabilities are calibrated on validation rows." if facts.scored and facts.scored.is_calibrated else ""
     )
     return f"## Evaluation\n\n{card.test_rows:,} test rows ({_plain(card.test_part)}).{calibrated}\n\n{table}\n"
+
+
+def _by_class(scored: Scored) -> list[tuple[str, float]]:
+    """What accuracy hides when classes are unequal."""
+    recalls = metrics.recall_per_class(scored.calibrated.probabilities, scored.targets)
+    lowest = min(recalls, key=lambda each: recalls[each])
+    name = _plain(scored.classes[lowest]).replace("\\|", "|")  # the table escapes it
+    return [
+        ("accuracy of guessing the most common class", metrics.majority_accuracy(scored.targets)),
+        (f"lowest recall of a class: {name}", recalls[lowest]),
+    ]
 
 
 def _limits(facts: RunFacts) -> str:

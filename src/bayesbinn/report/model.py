@@ -75,7 +75,8 @@ def _layers(file: Mapping[str, Any]) -> list[Block]:
         for layer in file["layers"]
     ]
     head = ["layer", "operation", "output", "weights", "bits per weight", "bytes"]
-    return [Table("The operations, in order", head, rows, words=3)]
+    counted = f"; weights and bytes are those of all {file['networks']} networks" if file["networks"] > 1 else ""
+    return [Table(f"The operations, in order{counted}", head, rows, words=3)]
 
 
 def _interface(file: Mapping[str, Any]) -> list[Block]:

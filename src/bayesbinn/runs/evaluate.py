@@ -198,6 +198,12 @@ def predict_file(
             columns[key] = getattr(prediction, key).tolist()
     _write_columns(out, columns)
     scores = {} if given is None else _scores_of(prediction, given, card)
+    if scores and Path(trained.experiment.data.name).resolve() == inputs.resolve():
+        about_labels = (
+            *about_labels,
+            f"{inputs}: the run learned from most of these rows, so the scores say little about new ones; "
+            "`bayesbinn evaluate` scores the test part",
+        )
     return Predicted(len(x), trained.epoch, scores, (*notes, *about_columns, *about_labels))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,37 @@ def report(folder: Path) -> dict[str, Any]:
         "last epoch": _accuracies(rows[-1]),
     }
     return result | _best_row(rows) | _stored_scores(folder, rows[-1]["epoch"])
+
+
+MEMORIZED = 15.0
+"""Points of accuracy between training and validation rows from which on a table counts as memorized."""
+
+
+def advice_on(folder: Path) -> str:
+    """What to try if the network of a table has memorized its rows; empty otherwise."""
+    experiment, rows = load_run(folder)
+    if not rows or not experiment.model.name.startswith("table_"):
+        return ""
+    train, validation = (rows[-1].get(f"{part}_accuracy") for part in ("train", "validation"))
+    if train is None or validation is None or train - validation < max(MEMORIZED, 2.5 * _error(folder, validation)):
+        return ""
+    certainty = experiment.method.settings.get("certainty") or 0.0
+    remedies = ["--set certainty=10"] if experiment.method.name == "bayesbinn" and certainty > 10 else []
+    remedies += ["fewer --epochs"]
+    return (
+        f"the network has memorized its rows: {train:.1f} % of the training rows are classified correctly, "
+        f"{validation:.1f} % of the validation rows; try {' or '.join(remedies)}, or --epoch best in `evaluate`, "
+        "`predict` and `pack`"
+    )
+
+
+def _error(folder: Path, accuracy: float) -> float:
+    """The standard error of a validation accuracy, in points."""
+    try:
+        rows = int(json.loads((folder / "data.json").read_text())["validation_rows"])
+    except (OSError, ValueError, KeyError):
+        return inf
+    return sqrt(accuracy * (100 - accuracy) / rows) if rows else inf
 
 
 def _best_row(rows: list[dict[str, Any]]) -> dict[str, Any]:

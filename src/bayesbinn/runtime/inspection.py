@@ -15,7 +15,10 @@ from bayesbinn.modelfile.graph import Stored, own_per_network
 
 
 def inspect(path: Path) -> dict[str, Any]:
-    """Plain facts about a file, ready for JSON. Reading it checks everything, including the checksum."""
+    """Plain facts about a file, ready for JSON. Reading it checks everything, including the checksum.
+
+    Weights and bytes are those in the file: of all networks of an ensemble, except that what they share counts once.
+    """
     model = model_file.read(path)
     shapes = model_file.shapes(model)
     layers: list[dict[str, Any]] = []
@@ -24,6 +27,7 @@ def inspect(path: Path) -> dict[str, Any]:
         weight = tensors.get("weight")
         bits = None if weight is None else 1 if weight.dtype == np.uint8 else 8 * weight.itemsize
         own = weight is not None and own_per_network(Stored(weight.dtype.name, weight.shape), node.op, "weight")
+        copies = model.graph.networks if own else 1
         layers.append(
             {
                 "node": index,
@@ -31,14 +35,13 @@ def inspect(path: Path) -> dict[str, Any]:
                 "op": node.op,
                 "inputs": list(node.inputs),
                 "shape": list(shapes[index + 1]),
-                "weights": 0 if weight is None else prod(node.settings["shape"]),
-                "copies": model.graph.networks if own else 1,
+                "weights": 0 if weight is None else copies * prod(node.settings["shape"]),
+                "copies": copies,
                 "bits": bits,
                 "bytes": sum(array.nbytes for array in tensors.values()),
             }
         )
     weights = sum(layer["weights"] for layer in layers)
-    float32_bytes = sum(4 * layer["weights"] * layer["copies"] for layer in layers)
     return {
         "file": str(path),
         "bytes": model.size,
@@ -52,8 +55,8 @@ def inspect(path: Path) -> dict[str, Any]:
         "classes": list(model.graph.classes),
         "columns": [] if model.encoding is None else json.loads(model.encoding.to_json())["columns"],
         "weights": weights,
-        "float32_bytes": float32_bytes,
-        "times_smaller": float32_bytes / model.size,
+        "float32_bytes": 4 * weights,
+        "times_smaller": 4 * weights / model.size,
         "layers": layers,
     }
 
@@ -81,7 +84,8 @@ def table(facts: dict[str, Any]) -> str:
     networks = f"{facts['networks']} networks" if facts["networks"] > 1 else "one network"
     summary = [
         f"{facts['file']}: {facts['bytes']:,} bytes, format {facts['version']}, {networks} for {facts['task']}",
-        f"{facts['weights']:,} weights, {facts['times_smaller']:.1f} times smaller than float32",
+        f"{facts['weights']:,} weights, {facts['times_smaller']:.1f} times smaller than float32"
+        + (f"; weights and bytes are those of all {networks}" if facts["networks"] > 1 else ""),
         f"input {'×'.join(map(str, facts['input_shape']))}, output {'×'.join(map(str, facts['output_shape']))}, "
         f"logit scale {facts['logit_scale']:.4g}",
         f"SHA-256 {facts['checksum']} (verified)",

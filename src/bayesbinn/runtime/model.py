@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from bayesbinn.environment import cores
 from bayesbinn.errors import InvalidInput, InvalidUse, TooMuchMemory
 from bayesbinn.modelfile.container import ModelFile, read, shapes
+from bayesbinn.modelfile.encoding import TableEncoding
 from bayesbinn.runtime import image_unfamiliarity, reference, unfamiliarity
 from bayesbinn.runtime.arrays import as_floats, first_not_finite
 from bayesbinn.runtime.memory import DEFAULT_MEMORY, readable
@@ -34,6 +35,9 @@ Activations = Literal["exact", "int8"]
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 Backend = Literal["auto", "native", "reference"]
 _STRIP_BYTES = 64 << 20  # for float64 arrays computed from the outputs of some rows
+_ROWS_HINT = "; this model takes codes here, raw rows of its table go to predict_rows()"
+_SPARE = np.float32(1.01)  # codes may have been rounded on their way here
+_CODES_AT_ONCE = 1 << 16  # are checked, so that what is computed for it stays small
 
 
 def load(
@@ -79,7 +83,11 @@ def check_options(activations: str, threads: int | None, backend: str, max_memor
 
 
 class Model:
-    """What `load` returns."""
+    """What `load` returns.
+
+    If the file has an encoding, it was trained on a table: `predict_rows` takes raw rows of it. All methods with an
+    argument `x` take the codes that `encode_rows` makes of them, and all but `outputs` reject what cannot be codes.
+    """
 
     def __init__(
         self,
@@ -109,6 +117,8 @@ class Model:
         self._memory_left = max_memory - (file.size if self._network is None else self._network.memory())
         self._row_bytes = 4 * self.networks * self._output_size
         self._strip = max(1, _STRIP_BYTES // (12 * self._row_bytes))
+        self._codes_strip = max(1, _CODES_AT_ONCE // self._input_size)
+        self._code_limits = None if file.encoding is None else _code_limits(file.encoding)
         self._first_not_finite = first_not_finite if self._network is None else _native_check()
         if self._network is None:
             reference.at_once(file, 1, activations, self._memory_left)  # rejects what could never run
@@ -138,18 +148,22 @@ class Model:
         return self.graph.networks
 
     def outputs(self, x: ArrayLike) -> Array:
-        """[networks, batch, *output_shape]: the output of each network, before calibration."""
-        return self._run(self._checked(x))
+        """[networks, batch, *output_shape]: the output of each network, before calibration.
+
+        If the file has an encoding, `x` is the codes of `encode_rows`; here alone they are not checked for their range.
+        """
+        return self._run(self._finite_inputs(x))
 
     def predict(self, x: ArrayLike) -> Array:
         """[batch, classes] logits, whose softmax is `predict_proba`; for regression the mean output.
 
         The logits of an ensemble are the logarithms of its mean probabilities. A network with one
-        logit z has the two logits (0, z).
+        logit z has the two logits (0, z). If the file has an encoding, `x` is the codes that `encode_rows` makes; raw
+        rows go to `predict_rows`.
         """
         inputs = self._checked(x)
         if self.graph.task == "regression":
-            return self._in_strips(inputs, lambda y: y.mean(axis=0, dtype=np.float32))
+            return self._means(inputs)
         if self.networks == 1:
             logits = self._finite(inputs, 0)[0]
             return two_classes(logits) if len(self.output_shape) == 1 else logits
@@ -157,15 +171,24 @@ class Model:
         return self._in_strips(inputs, mean_logits)
 
     def predict_proba(self, x: ArrayLike) -> Array:
-        """[batch, classes] probabilities, averaged over the networks of an ensemble."""
+        """[batch, classes] probabilities, averaged over the networks of an ensemble.
+
+        If the file has an encoding, `x` is the codes that `encode_rows` makes; raw rows go to `predict_rows`.
+        """
         return self._probabilities(self._checked(x))
+
+    def _means(self, inputs: NDArray[np.float32]) -> Array:
+        return self._in_strips(inputs, lambda y: y.mean(axis=0, dtype=np.float32))
 
     def _probabilities(self, inputs: NDArray[np.float32]) -> Array:
         self._need_classes()
         return self._in_strips(inputs, mean_probabilities)
 
     def prediction(self, x: ArrayLike) -> Prediction:
-        """Probabilities and their uncertainty, split into its parts as `bb.predict` does."""
+        """Probabilities and their uncertainty, split into its parts as `bb.predict` does.
+
+        If the file has an encoding, `x` is the codes that `encode_rows` makes of raw rows.
+        """
         self._need_classes()
         strips = [classified(y) for y in self._strips(self._checked(x))]
         return strips[0] if len(strips) == 1 else joined(strips)
@@ -174,7 +197,7 @@ class Model:
         """[batch]: how unlike the training data each input is: 95 % of held-out ones are below 1, 2 is suspicious.
 
         The file needs statistics for it: ``bayesbinn pack --unfamiliarity`` stores them for images, the estimators do
-        so for tables.
+        so for tables, where `x` is the codes that `encode_rows` makes of raw rows.
         """
         section = self.sections.get("unfamiliarity")
         if section is not None and section.rule == unfamiliarity.RULE:
@@ -200,7 +223,7 @@ class Model:
         x = self.encode_rows(rows)
         if return_std:
             return self.mean_and_std(x)
-        return self.predict(x) if self.graph.task == "regression" else self._probabilities(x)
+        return self._means(x) if self.graph.task == "regression" else self._probabilities(x)
 
     def encode_rows(self, rows: Rows) -> Array:
         """[batch, inputs] of raw rows: what the other methods take."""
@@ -209,7 +232,10 @@ class Model:
         return self.encoding.encode(rows) if isinstance(rows, Mapping) else self.encoding.encode_rows(rows)
 
     def regression(self, x: ArrayLike) -> Regression:
-        """The mean output and its standard deviation over the networks, which leaves out the error they share."""
+        """The mean output and its standard deviation over the networks, which leaves out the error they share.
+
+        If the file has an encoding, `x` is the codes that `encode_rows` makes of raw rows.
+        """
         if self.graph.task != "regression":
             raise InvalidUse("this model is a classifier; use prediction() or predict_proba()")
         inputs = self._checked(x)
@@ -220,7 +246,8 @@ class Model:
         """For regression, [batch] each: the mean, and the standard deviation of what is predicted.
 
         The deviation combines how much the networks disagree about a row with the error that they share, which was
-        measured on held-out rows when the model was trained. For several outputs, [batch, outputs].
+        measured on held-out rows when the model was trained. For several outputs, [batch, outputs]. If the file has an
+        encoding, `x` is the codes that `encode_rows` makes; raw rows go to `predict_rows`.
         """
         found = self.regression(x)
         if self.residual is None:
@@ -282,19 +309,44 @@ class Model:
             raise InvalidUse(f"an output of shape {self.output_shape} is not one number per class; use outputs()")
 
     def _checked(self, x: ArrayLike) -> NDArray[np.float32]:
+        """[batch, inputs], float32, contiguous, finite; codes within their range, since raw rows may have as many."""
+        inputs = self._finite_inputs(x)
+        if self._code_limits is not None:
+            for first in range(0, len(inputs), self._codes_strip):
+                beyond = np.abs(inputs[first : first + self._codes_strip]) > self._code_limits
+                if np.count_nonzero(beyond):  # for a single row, any() takes three times as long
+                    raise self._no_codes(inputs, first + int(beyond.any(axis=1).argmax()))
+        return inputs
+
+    def _no_codes(self, inputs: NDArray[np.float32], row: int) -> InvalidInput:
+        assert self.encoding is not None and self._code_limits is not None
+        place = int((np.abs(inputs[row]) > self._code_limits).argmax())
+        name, height = self.encoding.code_names[place], self._code_limits[place] / _SPARE
+        return InvalidInput(
+            f"row {row} has {inputs[row, place]:.6g}, but {name!r} is from {-height:.4g} to {height:.4g}{_ROWS_HINT}"
+        )
+
+    def _finite_inputs(self, x: ArrayLike) -> NDArray[np.float32]:
         """[batch, inputs], float32, contiguous, finite."""
-        inputs = as_floats(x)
+        hint = "" if self.encoding is None else _ROWS_HINT
+        try:
+            inputs = as_floats(x)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error}{hint}") from None
         size = self._input_size
         if inputs.ndim != 2 or inputs.shape[1] != size:
             if not inputs.ndim or (inputs.shape[1:] != self.input_shape and inputs.shape[1:] != (size,)):
                 raise InvalidInput(
                     f"inputs of shape {inputs.shape}: [batch, {', '.join(map(str, self.input_shape))}] is needed"
                     + (", with the batch first" if inputs.shape == self.input_shape else "")
+                    + hint
                 )
             inputs = inputs.reshape(-1, size)
         lost = self._first_not_finite(inputs)
         if lost >= 0:
-            raise InvalidInput(f"row {lost} has NaN, infinity or a number too large for float32; use finite numbers")
+            raise InvalidInput(
+                f"row {lost} has NaN, infinity or a number too large for float32; use finite numbers{hint}"
+            )
         return inputs
 
     def __repr__(self) -> str:
@@ -316,6 +368,12 @@ def normalises_pixels(file: ModelFile) -> bool:
     mean, deviation = -shift / scale, 1 / scale
     slack = 1e-3  # of float32
     return bool((mean >= -slack).all() and (mean <= 255 + slack).all() and (deviation > 1 + slack).any())
+
+
+def _code_limits(encoding: TableEncoding) -> NDArray[np.float32]:
+    """The largest size of each code, and a little more."""
+    heights = [column.height for column in encoding.columns for _ in range(column.width)]
+    return np.array(heights, np.float32) * _SPARE
 
 
 def _native_check() -> Callable[[Array], int]:

@@ -16,7 +16,7 @@ from bayesbinn.data.normalise import statistics
 from bayesbinn.data.own.arrow_columns import ArrowColumns, cells_of
 from bayesbinn.data.own.build import check_enough, hold_out
 from bayesbinn.data.own.encoding import learn_encoding
-from bayesbinn.data.own.labels import Values, are_classes, some, understand
+from bayesbinn.data.own.labels import Labels, Values, are_classes, some, understand
 from bayesbinn.data.own.memory import check_fits
 from bayesbinn.data.own.tables import check_label, labels_of, read_table
 from bayesbinn.errors import InvalidFile, InvalidInput
@@ -47,7 +47,7 @@ def load_encoded(path: Path, label: str | None, *, test: Path | None = None, tas
     values, rows = _labelled(path, table, label, task, notes)
     if test is None:
         check_enough(where, len(values))
-    labels = understand(values, where, task)
+    labels = _understood(values, where, task, notes)
     tested = None
     if test is None:
         kept, held, said = hold_out(where, labels.task, values)
@@ -169,5 +169,23 @@ def _labelled(
     if not len(rows):
         raise InvalidFile(f"{path}: the label column {label!r} is empty: every row needs a label to learn from")
     if lost.any():
-        notes.append(f"dropped: {int(lost.sum())} of {len(lost)} rows, which have no label")
+        words = _words_for_missing(column, np.flatnonzero(lost))
+        notes.append(f"dropped: {int(lost.sum())} of {len(lost)} rows, which have no label{words}")
     return labels_of(path, label, column.take(rows) if lost.any() else column, task, as_text), rows
+
+
+def _understood(values: Values, where: str, task: Task | None, notes: list[str]) -> Labels:
+    """The labels; an error also says which rows were dropped before."""
+    try:
+        return understand(values, where, task)
+    except InvalidInput as error:
+        dropped = "".join(f" ({note})" for note in notes if note.startswith("dropped: "))
+        raise InvalidInput(f"{error}{dropped}") from None
+
+
+def _words_for_missing(column: Any, rows: Rows) -> str:
+    """Which words of the label column were taken for missing labels, in case one of them is a class."""
+    texts = {text.strip() for text in column.take(rows).to_pylist() if isinstance(text, str)} - {""}
+    if not texts:
+        return ""
+    return f": {some(sorted(map(repr, texts)))} means a missing label (if it is a class, write another word)"

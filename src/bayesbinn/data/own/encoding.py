@@ -15,7 +15,6 @@ default leaves them out.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesbinn.data.own.kinds import Cells, is_number, read_cells
+from bayesbinn.data.own.kinds import Cells, is_declared_category, is_number, mostly_amounts, read_cells
 from bayesbinn.errors import BayesbinnWarning, InvalidInput
 from bayesbinn.modelfile.columns import (
     CYCLES,
@@ -48,18 +47,15 @@ MAX_CATEGORIES = 64
 _RARE = 0.005
 _RARE_ROWS, _RARE_AMONG_FEW = 3, 0.02
 _MANY_NAMES = 10
+_MIN_COUNTED, _COUNTED_SPAN = 30, 1.4  # row numbers of a table from which a fifth of the rows was held out
 _TINY = 1e-9  # tolerance for shares of rows, because sums of weights are rounded
 _FENCE = 3.0
 _ALIKE = 0.95  # the rank is left out if its correlation with the line reaches this; 0.9 and 0.98 were no better
 _MAX_HEIGHT = 5.0
 _EMPTY, _CONSTANT = "all cells are missing", "always the same"
 _TOO_RARE = "no value is frequent enough to learn from"
+PLAIN = "write plain numbers, without currencies, units or separators"
 _LIKE_NAMES = "almost every row has a different value, like names or row numbers"
-# A number with a currency, a percent sign, a common unit or separators, such as $1,299.00 or 12.5 kg; not 02139.
-_AMOUNT = re.compile(
-    r"[+-]?([$€£¥] ?)?(0|[1-9][0-9]{0,2}([,' ][0-9]{3})+|[1-9][0-9]*)(\.[0-9]+)?"
-    r"( ?(%|°C?|[$€£¥]|USD|EUR|GBP|[kmµ]?g|lbs?|[kcm]?m|mi|ft|m?l|h|min|m?s|yrs?|years?|days?))?"
-)
 _MAX_DIGITS = 300  # after the decimal point; float64 has no more
 
 Floats = NDArray[np.float64]
@@ -95,6 +91,7 @@ def learn_encoding(
     counts = _checked_weights(weights, table)
     columns: list[Column] = []
     ignored: dict[str, str] = {}
+    unordered: dict[str, str] = {}
     for name, values in table.items():
         if len(str(name)) > MAX_NAME:
             raise InvalidInput(
@@ -106,12 +103,24 @@ def learn_encoding(
             ignored[name] = why
         else:
             columns.append(_column(name, cells, bins, codes))
+            if cells.kind == "category" and not is_declared_category(values):
+                unordered[name] = mostly_amounts([str(value) for value in cells.values]) or ""
+            if _counts_rows(cells):
+                said.append(f"column {name!r} has a different whole number in every row: delete it if it counts them")
     if not columns:  # every row looks the same, but an encoding needs at least one code
         name = next(iter(ignored))
         del ignored[name]
         columns.append(_column(name, read_cells(str(name), table[name], counts, refuse), 1, codes))
+    amounts = [
+        f"column {name!r} has text such as {_short(example)}, which becomes categories without an order: {PLAIN}"
+        for name, example in unordered.items()
+        if example
+    ]
+    said += amounts
     if notes is None:
         _warn_of_lost_text(ignored)
+        for sentence in amounts:
+            warnings.warn(sentence, BayesbinnWarning, stacklevel=2)
     for why in dict.fromkeys(ignored.values()):
         names = [name for name, reason in ignored.items() if reason == why]
         said.append(f"left out: {_some(names)} ({why})")
@@ -142,6 +151,15 @@ def _says_nothing(cells: Cells) -> str:
     return ""
 
 
+def _counts_rows(cells: Cells) -> bool:
+    """Whether a column of numbers looks like row numbers of a table, of which these rows are most."""
+    if cells.kind != "number" or len(cells.values) < _MIN_COUNTED or cells.missing:
+        return False
+    values = cells.values
+    distinct = bool((cells.weights == 1).all()) and bool((values == np.floor(values)).all())
+    return distinct and values[-1] - values[0] + 1 <= len(values) * _COUNTED_SPAN
+
+
 def _many_names(cells: Cells) -> str:
     """Why a column of text whose values rarely repeat is left out: names, or numbers that are not written as such."""
     odd = [value for value in cells.values if not is_number(value)]
@@ -149,10 +167,8 @@ def _many_names(cells: Cells) -> str:
         return _LIKE_NAMES
     if len(odd) < len(cells.values) / 2:
         return f"numbers in most rows, but also {_short(odd[0])}: correct such cells or leave them empty"
-    amounts = [value for value in odd if _AMOUNT.fullmatch(value.strip())]
-    if len(amounts) > len(cells.values) / 2:
-        return f"text such as {_short(amounts[0])}: write plain numbers, without currencies, units or separators"
-    return _LIKE_NAMES
+    amount = mostly_amounts(list(cells.values))
+    return f"text such as {_short(amount)}: {PLAIN}" if amount else _LIKE_NAMES
 
 
 def _short(text: str) -> str:

@@ -34,6 +34,11 @@ Floats = NDArray[np.float64]
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)?", re.ASCII)
 _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+", re.ASCII)
+# A number with a currency, a percent sign, a common unit or separators, such as $1,299.00 or 12.5 kg; not 02139.
+_AMOUNT = re.compile(
+    r"[+-]?([$€£¥] ?)?(0|[1-9][0-9]{0,2}([,' ][0-9]{3})+|[1-9][0-9]*)(\.[0-9]+)?"
+    r"( ?(%|°C?|[$€£¥]|USD|EUR|GBP|[kmµ]?g|lbs?|[kcm]?m|mi|ft|m?l|h|min|m?s|yrs?|years?|days?))?"
+)
 _MANY = 10
 FEW = 0.05
 """If no more than this share of a column's rows holds something other than numbers or dates, it may be a mistake."""
@@ -70,8 +75,7 @@ def read_cells(name: str, values: Any, weights: Floats | None, refuse: bool = Tr
     >>> read_cells("x", ["1", "2.5", "NA", "1"], None)
     Cells(kind='number', values=array([1. , 2.5]), weights=array([2., 1.]), missing=1.0, order='ymd')
     """
-    declared = str(getattr(values, "dtype", "")).lower()
-    is_category = declared.startswith(("category", "categorical", "enum"))
+    is_category = is_declared_category(values)
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(object), None)
     array = values if isinstance(values, (list, tuple)) else np.asarray(values)
@@ -84,6 +88,11 @@ def read_cells(name: str, values: Any, weights: Floats | None, refuse: bool = Tr
             raise InvalidInput(f"column {name!r} holds {array.dtype}: numbers, text, true/false or dates are needed")
         array = array.tolist() if array.dtype.kind != "M" else list(array)
     return _of_objects(name, array, weights, is_category, refuse)
+
+
+def is_declared_category(values: Any) -> bool:
+    """Whether a pandas or polars column has a type of categories."""
+    return str(getattr(values, "dtype", "")).lower().startswith(("category", "categorical", "enum"))
 
 
 def refuse_slips(table: Mapping[str, Any], weights: Floats | None = None) -> None:
@@ -301,6 +310,16 @@ def _refuse_infinite(name: str, there: list[Any]) -> None:
             raise InvalidInput(
                 f"column {name!r} holds {cell!r:.100}: a finite number is needed; correct the cell or leave it empty"
             ) from None
+
+
+def mostly_amounts(texts: Sequence[str]) -> str | None:
+    """The first text that is an amount but not a plain number, if more than half of the texts are.
+
+    >>> mostly_amounts(["$9.99", "$1,299.00", "free"]), mostly_amounts(["1", "2"]), mostly_amounts(["a", "5 kg"])
+    ('$9.99', None, None)
+    """
+    amounts = [text for text in texts if not is_number(text) and _AMOUNT.fullmatch(text.strip())]
+    return amounts[0] if 2 * len(amounts) > len(texts) else None
 
 
 def is_number(text: str) -> bool:

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from bayesbinn.data.dataset import Task
+from bayesbinn.data.own.kinds import mostly_amounts
 from bayesbinn.errors import InvalidInput
 
+_MANY_TEXTS = 10
 MAX_CLASSES = 50
 """Whole numbers with more distinct values than this are quantities, unless the user says otherwise."""
 
@@ -81,8 +83,38 @@ def understand(labels: Values, where: str, task: Task | None = None) -> Labels:
     if len(values) < 2:
         raise InvalidInput(f"{where}: all labels are {_text(values[0])!r}: 2 or more classes are needed")
     names = tuple(_text(value) for value in values)
+    if task is None and labels.dtype.kind == "U":
+        _check_texts(names, len(labels), where)
     override = _override(task, "classification") if numeric else ""
-    return Labels("classification", values, f"classification: {len(values)} classes, {some(names)}{override}")
+    amount = mostly_amounts(names)
+    if amount and not override:
+        override = f"; if texts such as {amount!r} are quantities, write them as plain numbers"
+    alike = _alike(names)
+    return Labels("classification", values, f"classification: {len(values)} classes, {some(names)}{override}{alike}")
+
+
+def _alike(names: Sequence[str]) -> str:
+    """Which two classes differ only in capital letters, which may be a slip.
+
+    >>> _alike(["YES", "no", "yes"]), _alike(["no", "yes"])
+    ("; 'YES' and 'yes' are different classes", '')
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        first = seen.setdefault(name.casefold(), name)
+        if first != name:
+            return f"; {first!r} and {name!r} are different classes"
+    return ""
+
+
+def _check_texts(names: Sequence[str], examples: int, where: str) -> None:
+    """Reject texts that rarely repeat: quantities that are not written as numbers, names or free text."""
+    if len(names) > _MANY_TEXTS and 2 * len(names) > examples:
+        raise InvalidInput(
+            f"{where}: the label has {len(names)} different texts in {examples} examples, such as {names[0]!r:.50}: is "
+            "this the right column? A class needs several examples; write a quantity as plain numbers, without "
+            "currencies, units or separators (to learn the texts anyway: --set data.task=classification)"
+        )
 
 
 def are_classes(numbers: Values, task: Task | None) -> bool:
