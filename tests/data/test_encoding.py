@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayesbinn.data.own.encoding import MAX_CATEGORIES, knots_of, learn_encoding
+from bayesbinn.data.own.kinds import Name
 from bayesbinn.errors import BayesbinnWarning, InvalidInput
 from bayesbinn.modelfile.columns import BooleanColumn, CategoryColumn, Column, DateColumn, NumberColumn
 
@@ -297,3 +298,13 @@ def test_weights_need_not_be_whole() -> None:
 
 def test_booleans_have_one_code() -> None:
     assert learned(True, False, True) == BooleanColumn("x")
+
+
+def test_amounts_that_are_declared_categories_are_not_questioned() -> None:
+    texts = [f"{12 * (i % 4)}h" for i in range(1, 80)]
+    with pytest.warns(BayesbinnWarning, match=r"'t' has text such as '0h', which becomes categories without an order"):
+        learn_encoding({"t": texts})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn_encoding({"t": pd.Series(texts, dtype="category")})
+        learn_encoding({"t": np.array([Name(text) for text in texts], object)})

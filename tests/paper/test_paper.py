@@ -26,7 +26,7 @@ from bayesbinn.paper.figure_moons import Grid
 from bayesbinn.paper.figure_snelson import curves_of, roughness
 from bayesbinn.paper.gather import Budget, Cell, outcome_of
 from bayesbinn.paper.published import Value
-from bayesbinn.paper.tables import SHORT_RATES, SHORT_RATES_MARGIN
+from bayesbinn.paper.tables import SHORT_RATES, SHORT_RATES_MARGIN, TABLES
 from bayesbinn.paper.toy import COLUMNS, Trio, standardized
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.runs.single import Run
@@ -183,7 +183,12 @@ def test_another_rate_replaces_the_preset_s_and_is_stated(tmp_path: Path, no_tra
     assert numbers["rows"][0]["test"]["ours"]["mean"] == 94 and numbers["other rates"] == []
     _, text, numbers = reproduced("table-accuracy", tmp_path, epochs=1, methods="bop", rates={"mnist.bop": 1e-4})
     assert numbers["rows"][0]["test"]["ours"]["mean"] == 97
-    assert "MNIST, Bop: learning rate 0.0001 instead of 1e-05" in text
+    assert "MNIST, Bop: learning rate 0.0001 instead of 1e-05." in text
+    _, text, numbers = reproduced("table-accuracy", tmp_path, epochs=1, methods="bop", rates={"mnist.bop": 1e-3})
+    assert "MNIST, Bop: learning rate 0.001 instead of 1e-05, chosen on validation data" in text
+    grid = {"mnist-temperatures.bayesbinn": 0.3}
+    _, text, _ = reproduced("table-temperatures", tmp_path, epochs=1, rates=grid)
+    assert "1e-3: learning rate 0.3 instead of 0.0001." in text
 
 
 def test_a_table_names_the_machine_that_ran_its_runs(tmp_path: Path, no_training: None, no_chart: None) -> None:
@@ -215,7 +220,24 @@ def test_short_schedules_keep_the_paper_s_rate_unless_another_is_clearly_better(
         wanted = best if round(reached[best] - reached[usual], 6) > SHORT_RATES_MARGIN else usual
         used = {run.experiment.method.settings["lr"] for run in planned(part) if run.experiment.method.name == method}
         assert used == {wanted}, method
-        assert {shown.rates.get(f"mnist.{method}", usual) for shown in part.show} == {wanted}, method
+        tables = [shown for shown in part.show if shown.name in TABLES]
+        assert {shown.rates.get(f"mnist.{method}", usual) for shown in tables} == {wanted}, method
+
+
+def test_every_record_of_a_table_is_in_it() -> None:
+    """Run `bayesbinn reproduce all --no-train --runs results/runs` if this fails."""
+    kept = ROOT / "results" / "runs"
+    for part in load_queue().parts:
+        recorded = [run for run in planned(part) if records.provenance(kept / run.name)]
+        for shown in part.show:
+            if shown.name in TABLES and recorded:
+                rows = json.loads((RESULTS / f"{shown.name}.json").read_text())["rows"]
+                there = {run["run"] for each in rows for run in each["runs"]}
+                presets = {line.cell.preset for line in TABLES[shown.name](None).lines}
+                for run in recorded:
+                    if run.arguments[1] in presets and run.name not in there:
+                        twin = records.find(kept, run.experiment)  # of two equal experiments, either may be shown
+                        assert twin is not None and twin.name in there, f"{run.name} is not in {shown.name}"
 
 
 def test_runs_are_made_once(tmp_path: Path) -> None:
@@ -250,6 +272,7 @@ def test_names_and_arguments(tmp_path: Path) -> None:
         ("table-accuracy", {"rates": {"mnist.bob": 1.0}}, "Did you mean 'mnist.bop'"),
         ("table-accuracy", {"rates": {"mnist.bop": 0.0}}, "must be a number above 0"),
         ("figure-moons", {"rates": {"mnist.bop": 1.0}}, "Leave it out"),
+        ("table-rates", {"rates": {"mnist.bop": 1.0}}, "it replaces no learning rate here"),
     ):
         with pytest.raises(InvalidInput, match=message):
             paper.reproduce(name, runs=tmp_path, out=tmp_path, **options)

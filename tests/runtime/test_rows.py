@@ -94,6 +94,9 @@ def test_arrays_and_frames_are_told_what_to_pass(path: Path) -> None:
             model.predict_rows(rows)  # type: ignore[call-overload]
     # Both have always worked: an array of mappings, and a structured array.
     assert np.array_equal(model.predict_rows(np.array(ROWS)), model.predict_rows(ROWS))  # type: ignore[call-overload]
+    lacking = np.array([ROWS[0], {name: cell for name, cell in ROWS[0].items() if name != next(iter(ROWS[0]))}])
+    with pytest.raises(InvalidInput, match=f"^row 2 has no '{next(iter(ROWS[0]))}'"):
+        model.predict_rows(lacking)  # type: ignore[call-overload]
     named = np.array([tuple(row.values()) for row in ROWS], dtype=[(name, object) for name in ROWS[0]])
     assert np.array_equal(model.predict_rows(named), model.predict_rows(ROWS))  # type: ignore[call-overload]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from bayesbinn import data as data_sets
 from bayesbinn.data import Dataset
+from bayesbinn.data.own.labels import check_repeating
 from bayesbinn.experiments.config import Experiment, override, validated
 
 VALIDATION = 0.1
@@ -44,6 +45,8 @@ def choose_for_file(
     """An experiment for a user's file or folder, and notes on what was chosen."""
     source = str(Path(source).resolve())  # so that the run can be used from any folder
     dataset = data_sets.load(source, label=label, task=overrides.get("data.task"), encode=encodes(overrides))
+    if label and dataset.task == "classification" and "data.task" not in overrides:
+        check_repeating(dataset.classes, len(dataset.train_inputs) + len(dataset.test_inputs), source)
     return choose_for_data(dataset, method, source=source, label=label, overrides=overrides)
 
 

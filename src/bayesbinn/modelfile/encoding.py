@@ -192,7 +192,7 @@ def _refuse_frames(rows: Any) -> None:
 
 def _explained(rows: Any, names: Sequence[str]) -> InvalidInput:
     """Why some rows cannot be read by name."""
-    if isinstance(rows, np.ndarray):
+    if isinstance(rows, np.ndarray) and not all(isinstance(row, Mapping) for row in rows.reshape(-1)):
         order = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
         return InvalidInput(
             f"rows are an array of shape {rows.shape}, whose columns have no names; pass a list of mappings, such as "

@@ -101,7 +101,8 @@ def reproduce(
     budget = Budget(seeds, epochs, width, runs, data_dir, stop_after, train, workers, scheduler, rates or {})
     if name in TABLES:
         table = TABLES[name](methods)
-        _check_rates(budget, {f"{line.cell.preset}.{line.cell.method}" for line in table.lines})
+        cells = [line.cell for line in table.lines if "lr" not in line.cell.changes]
+        _check_rates(budget, {f"{cell.preset}.{cell.method}" for cell in cells})
         return reproduce_table(name, table, budget, out)
     _check_rates(budget, set())
     if name in _COMPARISONS:
@@ -115,7 +116,7 @@ def _check_rates(budget: Budget, known: set[str]) -> None:
     for name, rate in budget.rates.items():
         if name not in known:
             offered = f"{nearest(name, known)} Allowed: {', '.join(sorted(known))}" if known else " Leave it out"
-            raise InvalidInput(f"--rate {name}={rate:g}: nothing here has this name.{offered}")
+            raise InvalidInput(f"--rate {name}={rate:g}: it replaces no learning rate here.{offered}")
 
 
 def _all(train: bool, runs: Path, out: Path) -> Iterator[str]:

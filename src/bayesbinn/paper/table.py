@@ -21,6 +21,7 @@ from bayesbinn.paper.drawing import (
     save_text,
     written,
 )
+from bayesbinn.paper.evidence import load_queue
 from bayesbinn.paper.gather import Budget, Cell, Outcome, duration, outcome_of, train_ahead
 from bayesbinn.paper.published import EPOCHS, SEEDS, Value
 from bayesbinn.paper.tables import Line, Table
@@ -91,16 +92,16 @@ def to_markdown(table: Table, filled: list[Filled], budget: Budget) -> str:
 
 def other_rates(table: Table, budget: Budget) -> list[str]:
     """Which rows have another learning rate than the paper's."""
-    names = {}
+    queue = {key: rate for part in load_queue().parts for each in part.show for key, rate in each.rates.items()}
+    found = {}
     for line in table.lines:
         own = f"{line.cell.preset}.{line.cell.method}"
-        if own in budget.rates and not line.cell.changes:
+        if own in budget.rates and "lr" not in line.cell.changes:
             usual = load_experiment(line.cell.preset, method=line.cell.method).method.settings["lr"]
-            names[", ".join(line.labels)] = f"{budget.rates[own]:g} instead of {usual:g}"
-    return [
-        f"{name}: learning rate {rates}, chosen on validation data at a quarter of the width (table-rates)."
-        for name, rates in names.items()
-    ]
+            chosen = ", chosen on validation data at a quarter of the width (table-rates)"
+            why = chosen if queue.get(own) == budget.rates[own] else ""
+            found[", ".join(line.labels)] = f"learning rate {budget.rates[own]:g} instead of {usual:g}{why}"
+    return [f"{name}: {text}." for name, text in found.items()]
 
 
 def cliffs(filled: list[Filled]) -> list[str]:
@@ -199,41 +200,44 @@ def _origin(folder: Path) -> dict[str, Any]:
 
 
 def draw(name: str, table: Table, filled: list[Filled], out: Path) -> list[Path]:
-    """Test accuracy, ours next to the paper's: one panel per data set, or one for a grid."""
+    """Accuracy, ours next to the paper's: one panel per data set, or one for a grid."""
+    compared = any(each.line.paper[table.charted] for each in filled)
     grouped = len(table.heads) > 1
     panels: dict[str, list[Filled]] = {}
     for each in filled:
         panels.setdefault(each.line.labels[0] if grouped else "MNIST", []).append(each)
     tallest = max(map(len, panels.values()))
     size = (0.9 + 2.1 * max(len(panels), 1.6), 0.9 + 0.27 * tallest)
-    with new_figure(1, len(panels), size=size) as (figure, axes):
+    with new_figure(1, len(panels), size=size, sharex=False if compared else "all") as (figure, axes):
         for axis, (title, lines) in zip(axes[0], panels.items(), strict=True):
-            _panel(axis, lines)
+            _panel(axis, lines, table.charted, apart=0.15 if compared else 0.0)
             axis.set_title(title)
-            axis.set_xlabel("test accuracy (%)")
+            axis.set_xlabel(f"{table.charted} accuracy (%)")
         axes[0, 0].set_ylabel(table.heads[-1])
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=2)
+        if compared:
+            handles, labels = axes[0, 0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside upper center", ncols=2)
         return save_figure(figure, out, name)
 
 
-def _panel(axis: Any, lines: list[Filled]) -> None:
+def _panel(axis: Any, lines: list[Filled], column: str, apart: float) -> None:
+    """Ours lies `apart` below the line of its label, the paper's above."""
     places = range(len(lines))
-    axis.set_yticks(places, [_tick(each) for each in lines])
+    axis.set_yticks(places, [_tick(each, column) for each in lines])
     axis.set_ylim(len(lines) - 0.4, -0.6)
     axis.grid(axis="x", linewidth=0.4, color="#dddddd")
     axis.set_axisbelow(True)
-    paper = [(place, each.line.paper["test"]) for place, each in zip(places, lines, strict=True)]
+    paper = [(place, each.line.paper[column]) for place, each in zip(places, lines, strict=True)]
     ours = [
-        (place, Value.of(each.ours["test"])) for place, each in zip(places, lines, strict=True) if each.ours["test"]
+        (place, Value.of(each.ours[column])) for place, each in zip(places, lines, strict=True) if each.ours[column]
     ]
-    _points(axis, [(p - 0.15, v) for p, v in paper if v is not None], "paper", "o", GRAY, "white")
-    _points(axis, [(p + 0.15, v) for p, v in ours], "ours", "D", BLACK, BLACK)
+    _points(axis, [(p - apart, v) for p, v in paper if v is not None], "paper", "o", GRAY, "white")
+    _points(axis, [(p + apart, v) for p, v in ours], "ours", "D", BLACK, BLACK)
 
 
-def _tick(each: Filled) -> str:
+def _tick(each: Filled, column: str) -> str:
     label = each.line.labels[-1]
-    if each.ours["test"]:
+    if each.ours[column]:
         return label
     return f"{label}\n({'not measured' if each.outcome.runs else 'not run'})"
 

@@ -72,6 +72,8 @@ class Table:
     columns: tuple[str, ...]
     notes: tuple[str, ...]
     select: Literal["best", "last"] = "best"
+    charted: str = "test"
+    """The column that the chart shows."""
     saturation: bool = False
     """Whether to show the fraction of weights that the posterior is certain about."""
 
@@ -189,9 +191,8 @@ def short_rates(methods: str | None) -> Table:
         "The paper's own rate comes first. A shorter schedule keeps it unless another one is better by more than "
         f"{SHORT_RATES_MARGIN} points on validation data.",
     )
-    return Table(
-        "Learning rates of the other optimizers on MNIST", ("Optimizer", "Learning rate"), lines, columns, notes
-    )
+    title = "Learning rates of the other optimizers on MNIST"
+    return Table(title, ("Optimizer", "Learning rate"), lines, columns, notes, charted="validation")
 
 
 def lrnet(methods: str | None) -> Table:

@@ -91,8 +91,11 @@ def read_cells(name: str, values: Any, weights: Floats | None, refuse: bool = Tr
 
 
 def is_declared_category(values: Any) -> bool:
-    """Whether a pandas or polars column has a type of categories."""
-    return str(getattr(values, "dtype", "")).lower().startswith(("category", "categorical", "enum"))
+    """Whether a column has a type of categories, or consists of their names."""
+    if str(getattr(values, "dtype", "")).lower().startswith(("category", "categorical", "enum")):
+        return True
+    is_text = isinstance(values, (list, tuple)) or getattr(getattr(values, "dtype", None), "kind", "") == "O"
+    return is_text and any(isinstance(cell, Name) for cell in values)
 
 
 def refuse_slips(table: Mapping[str, Any], weights: Floats | None = None) -> None:

@@ -15,7 +15,7 @@ from bayesbinn.data.dataset import Task
 from bayesbinn.data.own.kinds import mostly_amounts
 from bayesbinn.errors import InvalidInput
 
-_MANY_TEXTS = 10
+_MANY_CLASSES = 10
 MAX_CLASSES = 50
 """Whole numbers with more distinct values than this are quantities, unless the user says otherwise."""
 
@@ -83,8 +83,6 @@ def understand(labels: Values, where: str, task: Task | None = None) -> Labels:
     if len(values) < 2:
         raise InvalidInput(f"{where}: all labels are {_text(values[0])!r}: 2 or more classes are needed")
     names = tuple(_text(value) for value in values)
-    if task is None and labels.dtype.kind == "U":
-        _check_texts(names, len(labels), where)
     override = _override(task, "classification") if numeric else ""
     amount = mostly_amounts(names)
     if amount and not override:
@@ -107,13 +105,17 @@ def _alike(names: Sequence[str]) -> str:
     return ""
 
 
-def _check_texts(names: Sequence[str], examples: int, where: str) -> None:
-    """Reject texts that rarely repeat: quantities that are not written as numbers, names or free text."""
-    if len(names) > _MANY_TEXTS and 2 * len(names) > examples:
+def check_repeating(classes: Sequence[str], examples: int, where: str) -> None:
+    """Reject classes that rarely repeat: quantities that are not written as numbers, names or free text.
+
+    For new runs only: an older run keeps its classes.
+    """
+    if len(classes) > _MANY_CLASSES and 2 * len(classes) > examples:
         raise InvalidInput(
-            f"{where}: the label has {len(names)} different texts in {examples} examples, such as {names[0]!r:.50}: is "
-            "this the right column? A class needs several examples; write a quantity as plain numbers, without "
-            "currencies, units or separators (to learn the texts anyway: --set data.task=classification)"
+            f"{where}: the label has {len(classes)} different texts in {examples} examples, such as "
+            f"{classes[0]!r:.50}: is this the right column? A class needs several examples; write a quantity as plain "
+            "numbers, without currencies, units or separators (to learn the texts anyway: --set "
+            "data.task=classification)"
         )
 
 
