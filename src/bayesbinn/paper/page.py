@@ -22,6 +22,8 @@ from bayesbinn.paper.tables import TABLES, Line, Table
 
 PAGE = Path("docs") / "reproduction.md"
 NOT_YET = "not computed yet"
+NOT_MEASURED = "not measured"
+"""In a row that has runs, but not this number."""
 NOT_PLANNED = "needs a GPU"
 """In the rows of a table for which `make evidence` has no runs; the page says at its end what they would take."""
 FIGURES = {
@@ -116,6 +118,7 @@ def _planned_for(name: str) -> set[tuple[str, str]]:
 
 def _line(line: Line, row: Numbers | None, table: Table, missing: str) -> list[str]:
     cells = [*line.labels]
+    missing = NOT_MEASURED if row and row["seeds"] else missing
     for column in table.columns:
         paper, ours = line.paper[column], row[column]["ours"] if row else None
         cells += ["not given" if paper is None else str(paper), value_text(ours) if ours else missing]

@@ -120,11 +120,11 @@ def answer(found: dict[str, dict[int, list[Reached]]]) -> str:
     if not short:
         return f"Whether the paper's {paper:.2f} % is reached in 50 epochs or fewer: {NOT_YET}."
     value, length, column = max(short, key=lambda each: each[0].mean)
+    best = f"{value} % after {length} epochs ({COLUMNS[column][0].lower()}{COLUMNS[column][1:]})"
+    if value.mean < paper and not all(found[each][50] for each in ("paper", "best")):
+        return f"Whether the paper's {paper:.2f} % is reached in 50 epochs or fewer: {NOT_YET}; so far, {best}."
     verdict = "is reached" if value.mean >= paper else "is not reached"
-    return (
-        f"The paper's {paper:.2f} % {verdict} in 50 epochs or fewer without augmentation: the best is {value} % after "
-        f"{length} epochs ({COLUMNS[column][0].lower()}{COLUMNS[column][1:]})."
-    )
+    return f"The paper's {paper:.2f} % {verdict} in 50 epochs or fewer without augmentation: the best is {best}."
 
 
 # ---- Markdown and figure --------------------------------------------------------------------------
