@@ -535,6 +535,7 @@ def test_ctrl_c_after_the_work_changes_nothing() -> None:
 # Ctrl-C comes just before the n-th module is imported.
 PAUSED_START = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from bayesbinn.__main__ import main
 count, limit = 0, int(sys.argv[1])
 class Finder:
