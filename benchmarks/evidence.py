@@ -37,8 +37,11 @@ from bayesbinn.errors import BayesbinnError
 from bayesbinn.paper import records
 from bayesbinn.paper.drawing import markdown_table
 from bayesbinn.paper.evidence import Part, Planned, Shown, load_queue, planned, undecided
-from bayesbinn.paper.gather import duration
+from bayesbinn.paper.gather import SATURATED, duration
 from bayesbinn.paper.page import PAGE, write_page
+from bayesbinn.paper.records import MeasuredMean
+from bayesbinn.runs.best_epoch import best_epoch
+from bayesbinn.runs.folder import load_run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PR_SET_PDEATHSIG = 1
@@ -50,8 +53,8 @@ KEEP_MEMORY = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in (("hugetlb", 1), ("mmap_threshold", 1 << 32), ("trim_threshold", 1 << 33), ("top_pad", 1 << 28))
 )
-"""Lets glibc keep freed memory, in large pages. Otherwise the gradients of every step are paged in again, which took a
-fifth of a step of the MNIST MLP on one thread. The numbers are the same."""
+"""As `bayesbinn.train.memory` sets it, and in large pages, which only the environment can ask for. The numbers are the
+same."""
 
 CURRENT = "running.json"
 COMMITS = "commits.json"
@@ -140,6 +143,7 @@ def work_through(parts: tuple[Part, ...], places: Places, jobs: int) -> int:
     with passing_on(running) as stopped:
         while True:
             if not stopped:
+                failed |= measure_means(parts, places, failed)
                 failed |= finish_parts(parts, places, running, failed)
             while len(running) < jobs and not stopped:
                 found = next_run(parts, places, failed | {job.run.name for job in running})
@@ -217,6 +221,34 @@ def finish_parts(parts: tuple[Part, ...], places: Places, running: list[Job], fa
         if not missed:
             mark_shown(part, commit, places)
         problems |= missed
+    return problems
+
+
+def measure_means(parts: tuple[Part, ...], places: Places, failed: set[str]) -> set[str]:
+    """Score the mean over posterior samples of recorded runs that need it; return what failed."""
+    problems: set[str] = set()
+    for part in parts:
+        for run in planned(part, places.kept) if part.samples else ():
+            record, job = places.kept / run.name, f"mean of {run.name}"
+            if job in failed or not done(run, places) or records.measured_mean(record) is not None:
+                continue
+            flips = records.expected_flips(record)
+            if flips is None or flips < SATURATED or not (places.runs / run.name).is_dir():
+                continue
+            commit = commit_of(part, places)
+            options = ["--epoch", "best", "--samples", str(part.samples), "--json"]
+            command = [str(interpreter(commit, places)), "-m", "bayesbinn", "evaluate", str(places.runs / run.name)]
+            ended = subprocess.run([*command, *options], capture_output=True, text=True)
+            if ended.returncode:
+                say(f"{job}: FAILED: exit {ended.returncode}: {ended.stderr.strip()}")
+                problems.add(job)
+                continue
+            accuracy = json.loads(ended.stdout)[f"mean of {part.samples}"]["accuracy"]
+            best = best_epoch(load_run(record)[1])
+            assert best is not None
+            text = shlex.join(["bayesbinn", "evaluate", run.name, *options])
+            records.keep_mean(record, MeasuredMean(text, commit, int(best["epoch"]), part.samples, accuracy))
+            say(f"{job}: {accuracy:.2f}")
     return problems
 
 

@@ -17,7 +17,9 @@ import pytest
 from bayesbinn.errors import InvalidFile
 from bayesbinn.paper import records
 from bayesbinn.paper.evidence import load_queue, planned
+from bayesbinn.paper.gather import Trained
 from bayesbinn.paper.published import LEARNING_RATES, TEMPERATURES
+from bayesbinn.runs.evaluate import evaluate_run
 from tests.helpers.places import ROOT
 from tests.helpers.processes import warm_python
 
@@ -26,12 +28,13 @@ QUEUE = """
 [[parts]]
 name = "short"
 title = "One method on the digits"
+samples = 2
 
 [[parts.runs]]
 preset = "digits"
 methods = ["bayesbinn"]
 seeds = [1]
-settings = { "training.epochs" = EPOCHS, "model.width" = 0.02 }
+settings = { "training.epochs" = EPOCHS, "model.width" = 0.02, certainty = 100 }
 epoch_seconds = 0.1
 
 [[parts]]
@@ -102,7 +105,7 @@ def test_two_runs_at_a_time_give_the_same_numbers(finished: Path, tmp_path: Path
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     started, ended = (
-        done.stdout.find(word) for word in ("rates: digits-ste", "digits-bayesbinn-width0.02-e3-s1: done")
+        done.stdout.find(word) for word in ("rates: digits-ste", "digits-bayesbinn-width0.02-certainty100-e3-s1: done")
     )
     assert 0 <= started < ended, done.stdout
     assert numbers(tmp_path) == numbers(finished)
@@ -144,19 +147,41 @@ def test_ten_kills_end_with_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_leaves_a_record_and_is_not_run_again(finished: Path) -> None:
-    folder = finished / "results" / "runs" / "digits-bayesbinn-width0.02-e3-s1"
+    folder = finished / "results" / "runs" / "digits-bayesbinn-width0.02-certainty100-e3-s1"
     origin = records.provenance(folder)
     assert origin is not None
-    assert origin.command == "bayesbinn train digits --method bayesbinn --seed 1 --epochs 3 --set model.width=0.02"
+    words = "bayesbinn train digits --method bayesbinn --seed 1 --epochs 3 --set model.width=0.02 --set certainty=100"
+    assert origin.command == words
     assert len(origin.commit) == 40
     assert origin.sha256 == records.folder_hash(finished / "home" / "runs" / folder.name)
     assert origin.seconds > 0
     assert origin.posterior is not None
-    assert origin.posterior["saturated"] > 0.9
+    assert 0 < origin.posterior["saturated"] < 1
     log = finished / "home" / "logs" / f"{folder.name}.log"
     before = log.read_bytes()
     finish(finished, EPOCHS)
     assert log.read_bytes() == before
+
+
+def test_the_mean_of_a_spread_posterior_is_measured_in_the_best_epoch(finished: Path, tmp_path: Path) -> None:
+    (record,) = (finished / "results" / "runs").glob("digits-bayesbinn-*")
+    measured = records.measured_mean(record)
+    assert measured is not None and measured.samples == 2
+    assert measured.command == f"bayesbinn evaluate {record.name} --epoch best --samples 2 --json"
+    rows = [json.loads(line) for line in (record / "metrics.jsonl").read_text().splitlines()]
+    assert measured.epoch == max(rows, key=lambda row: row["validation_accuracy"])["epoch"]
+    folder = finished / "home" / "runs" / record.name
+    again = evaluate_run(folder, 2, True, None, "best")
+    assert measured.accuracy == again["mean of 2"]["accuracy"]
+
+    row = {"epoch": measured.epoch, "test_accuracy": 12.5}
+    run = Trained(seed=1, folder=record, epochs=EPOCHS, rows=[row])
+    assert run.accuracy_of_the_mean(row) == measured.accuracy
+    assert run.accuracy_of_the_mean({**row, "epoch": measured.epoch + 1}) is None, "measured in another epoch"
+    damaged = tmp_path / records.MEAN
+    damaged.write_text("{}")
+    with pytest.raises(InvalidFile, match="delete it to measure it again"):
+        records.measured_mean(tmp_path)
 
 
 def test_status_reports_what_is_done_and_what_remains(finished: Path, tmp_path: Path) -> None:

@@ -292,7 +292,9 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of the paper, next to the published numbers."""
     from bayesbinn.paper import reproduce as run_reproduction
+    from bayesbinn.train.memory import keep_freed_memory
 
+    keep_freed_memory()
     for line in run_reproduction(
         name,
         seeds=seeds,

@@ -77,8 +77,10 @@ def train(
     from bayesbinn.runs.report import advice_on, report
     from bayesbinn.train.data_parallel import session
     from bayesbinn.train.folder import RunFolder
+    from bayesbinn.train.memory import keep_freed_memory
     from bayesbinn.train.progress import RunStopped, stoppable
 
+    keep_freed_memory()
     wanted = list(changes or [])
     wanted += [f"model.name={model}"] if model is not None else []
     wanted += ["training.independent_noise=true"] if independent_noise else []

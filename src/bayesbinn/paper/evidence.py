@@ -74,6 +74,8 @@ class Part(_Section):
     show: tuple[Shown, ...] = ()
     measure: tuple[str, ...] = ()
     """Programs in benchmarks/ that measure the networks of the runs, after the last of them."""
+    samples: Annotated[int, Field(ge=0)] = 0
+    """Also score the mean over this many posterior samples of each run, in its best epoch; 0 to leave it out."""
 
 
 class Queue(_Section):

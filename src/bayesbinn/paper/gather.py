@@ -113,6 +113,9 @@ class Trained:
         """From posterior samples; the mode's if the samples equal the mode, None if none were drawn."""
         if row.get("test_accuracy_mean") is not None:
             return float(row["test_accuracy_mean"])
+        measured = records.measured_mean(self.folder)
+        if measured is not None and measured.epoch == row["epoch"]:
+            return measured.accuracy
         flips = records.expected_flips(self.folder)
         return float(row["test_accuracy"]) if flips is not None and flips < SATURATED else None
 

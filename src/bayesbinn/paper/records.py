@@ -5,6 +5,7 @@ and, for a stream, ``tasks.jsonl`` and ``result.json``), so that tables and figu
 
 record.json   where the run came from: command, commit, wall time, SHA-256 of the whole folder, machine; and what
               its posterior looked like, which the tables need
+mean.json     for some runs, the accuracy of the mean over posterior samples, measured after training
 
 A folder without a complete ``record.json`` is not evidence and counts as empty.
 """
@@ -24,9 +25,11 @@ from bayesbinn.continual.record import SATURATED
 from bayesbinn.environment import describe
 from bayesbinn.errors import InvalidFile
 from bayesbinn.experiments.config import Experiment, load_experiment
+from bayesbinn.files import write_whole
 from bayesbinn.posterior import BernoulliPosterior
 
 RECORD = "record.json"
+MEAN = "mean.json"
 KEPT = ("config.toml", "data.json", "metrics.jsonl", "scores.json", "tasks.jsonl", "result.json")
 """The files of a run that a record keeps, if they exist."""
 
@@ -138,6 +141,35 @@ def expected_flips(folder: Path) -> float | None:
     """The expected number of weights in which a sample differs from the mode; None without a posterior."""
     facts = facts_of(folder)
     return None if facts is None else facts["expected_flips"]
+
+
+@dataclass(frozen=True)
+class MeasuredMean:
+    """The accuracy of the mean over posterior samples, measured after training."""
+
+    command: str
+    commit: str
+    epoch: int
+    """The best epoch by validation accuracy, whose weights were used."""
+    samples: int
+    accuracy: float
+    """On the test data, in percent."""
+
+
+def keep_mean(record: Path, measured: MeasuredMean) -> None:
+    """Add it to the record of a run."""
+    write_whole(record / MEAN, (json.dumps(asdict(measured), indent=1) + "\n").encode())
+
+
+def measured_mean(folder: Path) -> MeasuredMean | None:
+    """What `keep_mean` wrote; None without it."""
+    path = folder / MEAN
+    if not path.is_file():
+        return None
+    try:
+        return MeasuredMean(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidFile(f"{path}: not the accuracy of a mean ({error}); delete it to measure it again") from None
 
 
 def find(runs: Path, wanted: Experiment) -> Path | None:

@@ -22,7 +22,8 @@ TRAIN = (
 )
 MEAN = (
     "BayesBiNN (mean) is read from the same runs as the mode. If a posterior sample of the trained network differs "
-    "from the mode in fewer than 0.01 weights on average, the mean equals the mode and no samples are drawn."
+    "from the mode in fewer than 0.01 weights on average, the mean equals the mode and no samples are drawn. Otherwise "
+    "10 samples are drawn."
 )
 SATURATION = (
     "Saturated: the fraction of weights, after the last epoch, whose more likely sign has probability 0.99 or more."

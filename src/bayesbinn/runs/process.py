@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesbinn.train.folder import RunFolder
+from bayesbinn.train.memory import keep_freed_memory
 from bayesbinn.train.progress import RunStopped
 
 FAILED, STOPPED, TERMINATED = 1, 130, 143
@@ -35,6 +36,7 @@ def main() -> int:
         stopping.set()
 
     signal.signal(signal.SIGTERM, terminate)  # a cluster's walltime
+    keep_freed_memory()
     request: dict[str, Any] = json.loads(sys.stdin.readline())
     threading.Thread(target=_watch, args=(stopping,), daemon=True).start()
     place = Path(request["folder"])
