@@ -209,6 +209,10 @@ def test_wrong_tables_are_one_line(of_people: BinaryNetworkClassifier) -> None:
         BinaryNetworkClassifier().fit(table, ["yes"] * len(table))
     with pytest.raises(BayesbinnError, match="'age' is infinite in row 1"):
         BinaryNetworkClassifier().fit(table.assign(age=np.inf), answer)
+    with pytest.raises(BayesbinnError, match="'age' holds complex128: numbers, text, true/false or dates are needed"):
+        BinaryNetworkClassifier().fit(table.assign(age=1j), answer)
+    with pytest.raises(BayesbinnError, match="'age' holds complex128"):
+        of_people.predict(table.assign(age=1j))
     with pytest.raises(ValueError, match="feature names"):
         of_people.predict(table.drop(columns=["age"]))
     with pytest.raises(BayesbinnError, match="'age' holds 'old' in row 1: a number is needed"):

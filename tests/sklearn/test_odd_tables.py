@@ -127,6 +127,7 @@ def test_equal_weights_do_not_multiply_conformal_rows() -> None:
         (pd.to_timedelta(np.arange(ROWS), "D"), "number"),
         (pd.array([True, None] * (ROWS // 2), dtype="boolean"), "boolean"),
         ([date(2020, 1, 1 + i % 28) for i in range(ROWS)], "date"),
+        ([f"{1 + i % 28} Mar {1900 + i} {1 + i % 12}:30 PM" for i in range(ROWS)], "date"),
         (pd.date_range("2020", periods=ROWS, tz="Europe/Berlin"), "date"),
         (pd.Categorical(np.arange(ROWS) % 3), "category"),
         (["x" * 3000, "y"] * (ROWS // 2), "category"),

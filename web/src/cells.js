@@ -9,13 +9,20 @@ const MISSING = new Set(
     "|",
   ),
 );
-const NUMBER = /^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$/;
+const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
 const SPACES = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const AROUND = new RegExp(`^[${SPACES}]+|[${SPACES}]+$`, "g");
+const YEAR = "(\\d{4})";
+const TWO = "(\\d{1,2})";
 const TIME =
-  "(?:[T ]+([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?[\\t-\\r ]*(Z|UTC|[+-][0-9]{2}:?[0-9]{2})?)?";
-const YEAR_FIRST = new RegExp(`^([0-9]{4})([-/.])([0-9]{1,2})\\2([0-9]{1,2})${TIME}$`);
-const YEAR_LAST = new RegExp(`^([0-9]{1,2})([-/.])([0-9]{1,2})\\2([0-9]{4})${TIME}$`);
+  `(?:[T ]+${TWO}:(\\d\\d)(?::(\\d\\d)(?:[.,](\\d{1,9}))?)?[\\t-\\r ]*(?:([AP])M[\\t-\\r ]*)?` +
+  "(Z|UTC|GMT|[+-]\\d\\d:?\\d\\d)?)?$";
+const YEAR_FIRST = new RegExp(`^${YEAR}([-/.])${TWO}\\2${TWO}${TIME}`);
+const YEAR_LAST = new RegExp(`^${TWO}([-/.])${TWO}\\2${YEAR}${TIME}`);
+const MONTHS = "JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC";
+const NAME = `(${MONTHS})[A-Z]{0,6}`;
+const DAY_AND_NAME = new RegExp(`^${TWO}([-/. ])${NAME}[.,]?\\2${YEAR}`);
+const NAME_AND_DAY = new RegExp(`^${NAME}\\.? ${TWO},? ${YEAR}`);
 const TRUE = ["true", "t", "yes", "y", "1", "1.0"];
 const FALSE = ["false", "f", "no", "n", "0", "0.0"];
 const EXAMPLES = { ymd: "2024-01-31", dmy: "31.1.2024", mdy: "1/31/2024" };
@@ -76,8 +83,11 @@ function written(cell) {
 export function secondsOf(cell, order) {
   if (isMissing(cell)) return NaN;
   if (cell instanceof Date) return cell.getTime() / 1000;
-  if (typeof cell !== "string") throw new NotOfItsKind("a date is needed, such as 2024-01-31");
-  const text = stripped(cell);
+  const text = stripped(typeof cell === "string" ? cell : "")
+    .toUpperCase()
+    .replace(DAY_AND_NAME, "$4-$3-$1")
+    .replace(NAME_AND_DAY, "$3-$1-$2")
+    .replace(/-([A-Z]{3})-/, (_, month) => `-${1 + MONTHS.indexOf(month) / 4}-`);
   let found = YEAR_FIRST.exec(text);
   let date = found ? [found[1], found[3], found[4]] : [];
   if (!found && order !== "ymd") {
@@ -88,21 +98,24 @@ export function secondsOf(cell, order) {
     ? secondsOfParts(
         [...date, ...found.slice(5, 8)].map((part) => Number(part ?? 0)),
         found[8],
+        found[9],
       )
     : null;
   if (!found || seconds === null) throw new NotOfItsKind(`a date is needed, such as ${EXAMPLES[order]}`);
-  return seconds - offsetOf(found[9]);
+  return seconds - offsetOf(found[10]);
 }
 
 /**
  * Null if there is no such date.
  * @param {number[]} parts year to second
  * @param {string | undefined} fraction its digits
+ * @param {string | undefined} half A or P if the clock has 12 hours; 12 AM is 0
  */
-function secondsOfParts([year, month, day, hour, minute, second], fraction = "") {
+function secondsOfParts([year, month, day, hour, minute, second], fraction = "", half) {
   const moment = new Date(0);
   moment.setUTCFullYear(year, month - 1, day);
   const exists = year >= 1 && moment.getUTCMonth() === month - 1 && moment.getUTCDate() === day;
+  if (half) hour = hour > 0 && hour < 13 ? (hour % 12) + (half === "P" ? 12 : 0) : 24;
   if (!exists || hour > 23 || minute > 59 || second > 59) return null;
   const whole = moment.getTime() / 1000 + hour * 3600 + minute * 60 + second;
   const micro = Number(fraction.padEnd(6, "0").slice(0, 6));
@@ -114,7 +127,7 @@ function secondsOfParts([year, month, day, hour, minute, second], fraction = "")
 
 /** @param {string | undefined} zone */
 function offsetOf(zone) {
-  if (zone === undefined || zone === "Z" || zone === "UTC") return 0;
+  if (zone === undefined || !/\d/.test(zone)) return 0;
   const digits = zone.slice(1).replace(":", "");
   const size = Number(digits.slice(0, 2)) * 3600 + Number(digits.slice(2)) * 60;
   return zone[0] === "-" ? -size : size;

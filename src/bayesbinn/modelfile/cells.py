@@ -24,9 +24,17 @@ MISSING = frozenset(
 """Text that means a missing cell: what pandas recognizes when it reads a file, and a question mark."""
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.ASCII | re.IGNORECASE)
-_TIME = r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
+_TIME = (
+    r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?\s*(?:([AP])M\s*)?"
+    r"(Z|UTC|GMT|[+-]\d{2}:?\d{2})?)?"
+)
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_NAME = f"({'|'.join(_MONTHS)})[A-Z]{{0,6}}"
 _YEAR_FIRST = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})" + _TIME, re.ASCII)
 _YEAR_LAST = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})" + _TIME, re.ASCII)
+_DAY_AND_NAME = re.compile(r"^(\d{1,2})([-/. ])" + _NAME + r"[.,]?\2(\d{4})", re.ASCII)
+_NAME_AND_DAY = re.compile("^" + _NAME + r"\.? (\d{1,2}),? (\d{4})", re.ASCII)
+_SHORT_NAME = re.compile(f"-({'|'.join(_MONTHS)})-")
 _WHOLE = re.compile(r"^(-?[0-9]+)\.0+\Z", re.ASCII)
 _EPOCH = datetime(1970, 1, 1)
 _TRUE = frozenset({"true", "t", "yes", "y", "1", "1.0"})
@@ -152,7 +160,7 @@ def seconds_reader(order: DateOrder) -> Callable[[Any], float]:
             return (cell - _EPOCH.date()).days * 86400.0
         if isinstance(cell, np.datetime64):
             return float(seconds_of_array(np.array([cell]))[0])
-        raise NotOfItsKind("a date is needed, such as 2024-01-31")
+        raise _not_a_date(order)
 
     return seconds
 
@@ -165,32 +173,50 @@ def seconds_of_array(dates: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def seconds_of_text(text: str, order: DateOrder) -> float:
-    """Seconds since 1970 of a date as text: year first, or last after day and month in `order`; a time is optional."""
-    found = _YEAR_FIRST.fullmatch(text.strip())
-    if found:
+    """Seconds since 1970 of a date as text, with or without a time.
+
+    The year comes first, or last after day and month in `order`. Months may have English names: 5 Mar 2021.
+
+    >>> seconds_of_text("2 Jan 1970", "ymd"), seconds_of_text("January 2, 1970 12:01 am", "ymd")
+    (86400.0, 86460.0)
+    """
+    plain = _with_numbers(text.strip().upper())
+    if found := _YEAR_FIRST.fullmatch(plain):
         year, _, month, day, *time = found.groups()
-    else:
-        found = _YEAR_LAST.fullmatch(text.strip()) if order != "ymd" else None
-        if not found:
-            raise NotOfItsKind(f"a date is needed, such as {_EXAMPLE[order]}")
+    elif order != "ymd" and (found := _YEAR_LAST.fullmatch(plain)):
         first, _, second, year, *time = found.groups()
         day, month = (first, second) if order == "dmy" else (second, first)
-    hour, minute, second, fraction, zone = time
+    else:
+        raise _not_a_date(order)
+    hour, minute, second, fraction, half, zone = time
+    parts = [int(part or 0) for part in (year, month, day, hour, minute, second)]
+    if half and not 1 <= parts[3] <= 12:
+        raise _not_a_date(order)
+    if half:
+        parts[3] = parts[3] % 12 + (12 if half == "P" else 0)
     try:
-        parts = [int(part or 0) for part in (year, month, day, hour, minute, second)]
         moment = datetime(*parts, microsecond=int((fraction or "0").ljust(6, "0")[:6]))  # type: ignore[arg-type,misc]
     except ValueError:
-        raise NotOfItsKind(f"a date is needed, such as {_EXAMPLE[order]}") from None
+        raise _not_a_date(order) from None
     return _seconds(moment) - _offset(zone)
+
+
+def _with_numbers(text: str) -> str:
+    """A date whose month has a name as year-month-day; other text unchanged."""
+    year_first = _NAME_AND_DAY.sub(r"\3-\1-\2", _DAY_AND_NAME.sub(r"\4-\3-\1", text))
+    return _SHORT_NAME.sub(lambda found: f"-{1 + _MONTHS.index(found[1])}-", year_first, count=1)
+
+
+def _not_a_date(order: DateOrder) -> NotOfItsKind:
+    return NotOfItsKind(f"a date is needed, such as {_EXAMPLE[order]}")
 
 
 _EXAMPLE = {"ymd": "2024-01-31", "dmy": "31.1.2024", "mdy": "1/31/2024"}
 
 
 def _offset(zone: str | None) -> float:
-    if zone in (None, "Z", "UTC"):
+    if zone in (None, "Z", "UTC", "GMT"):
         return 0.0
-    assert zone is not None
     digits = zone[1:].replace(":", "")
     return (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * (-1.0 if zone[0] == "-" else 1.0)
 

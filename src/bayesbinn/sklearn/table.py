@@ -43,7 +43,7 @@ def read_columns(estimator: BaseEstimator, table: Any, reset: bool) -> Columns:
     if reset:
         estimator._column_names = tuple(names)
     columns = dict(zip(estimator._column_names, cells, strict=True))
-    _refuse_infinite(columns)
+    _refuse_unusable(columns)
     return columns
 
 
@@ -86,7 +86,7 @@ def _plain(column: NDArray[Any]) -> NDArray[Any]:
     """Numbers as float64, dates and booleans unchanged, all else as objects; cells of other types become text."""
     if column.dtype.kind in "fiu":
         return column.astype(np.float64)
-    if column.dtype.kind in "bM":
+    if column.dtype.kind in "bMcV":
         return column
     if column.dtype.kind == "m":  # in seconds, as the dates are
         return np.where(np.isnat(column), np.nan, column / np.timedelta64(1, "s"))
@@ -100,9 +100,11 @@ def _plain(column: NDArray[Any]) -> NDArray[Any]:
         return cells
 
 
-def _refuse_infinite(columns: Columns) -> None:
+def _refuse_unusable(columns: Columns) -> None:
     """Checked here, where rows still have the user's numbering."""
     for name, column in columns.items():
+        if column.dtype.kind in "cV":
+            raise InvalidInput(f"column {name!r} holds {column.dtype}: numbers, text, true/false or dates are needed")
         bad: Any = np.zeros(0, bool)
         if column.dtype.kind == "f":
             bad = np.isinf(column)
