@@ -235,6 +235,9 @@ def measure_means(parts: tuple[Part, ...], places: Places, failed: set[str]) -> 
             flips = records.expected_flips(record)
             if flips is None or flips < SATURATED or not (places.runs / run.name).is_dir():
                 continue
+            best = best_epoch(load_run(record)[1])
+            if best is None or "test_accuracy_mean" in best:  # measured during training
+                continue
             commit = commit_of(part, places)
             options = ["--epoch", "best", "--samples", str(part.samples), "--json"]
             command = [str(interpreter(commit, places)), "-m", "bayesbinn", "evaluate", str(places.runs / run.name)]
@@ -244,8 +247,6 @@ def measure_means(parts: tuple[Part, ...], places: Places, failed: set[str]) -> 
                 problems.add(job)
                 continue
             accuracy = json.loads(ended.stdout)[f"mean of {part.samples}"]["accuracy"]
-            best = best_epoch(load_run(record)[1])
-            assert best is not None
             text = shlex.join(["bayesbinn", "evaluate", run.name, *options])
             records.keep_mean(record, MeasuredMean(text, commit, int(best["epoch"]), part.samples, accuracy))
             say(f"{job}: {accuracy:.2f}")

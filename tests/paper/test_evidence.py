@@ -34,7 +34,7 @@ samples = 2
 preset = "digits"
 methods = ["bayesbinn"]
 seeds = [1]
-settings = { "training.epochs" = EPOCHS, "model.width" = 0.02, certainty = 100 }
+settings = { "training.epochs" = EPOCHS, "model.width" = 0.02, certainty = 100, "training.mean_samples" = 0 }
 epoch_seconds = 0.1
 
 [[parts]]
@@ -105,7 +105,8 @@ def test_two_runs_at_a_time_give_the_same_numbers(finished: Path, tmp_path: Path
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     started, ended = (
-        done.stdout.find(word) for word in ("rates: digits-ste", "digits-bayesbinn-width0.02-certainty100-e3-s1: done")
+        done.stdout.find(word)
+        for word in ("rates: digits-ste", "digits-bayesbinn-width0.02-certainty100-mean_samples0-e3-s1: done")
     )
     assert 0 <= started < ended, done.stdout
     assert numbers(tmp_path) == numbers(finished)
@@ -147,10 +148,11 @@ def test_ten_kills_end_with_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_leaves_a_record_and_is_not_run_again(finished: Path) -> None:
-    folder = finished / "results" / "runs" / "digits-bayesbinn-width0.02-certainty100-e3-s1"
+    folder = finished / "results" / "runs" / "digits-bayesbinn-width0.02-certainty100-mean_samples0-e3-s1"
     origin = records.provenance(folder)
     assert origin is not None
-    words = "bayesbinn train digits --method bayesbinn --seed 1 --epochs 3 --set model.width=0.02 --set certainty=100"
+    words = "bayesbinn train digits --method bayesbinn --seed 1 --epochs 3 --set model.width=0.02 --set certainty=100 "
+    words += "--set training.mean_samples=0"
     assert origin.command == words
     assert len(origin.commit) == 40
     assert origin.sha256 == records.folder_hash(finished / "home" / "runs" / folder.name)
