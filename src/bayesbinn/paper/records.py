@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bayesbinn.continual.record import SATURATED
 from bayesbinn.environment import describe
@@ -28,6 +28,7 @@ from bayesbinn.experiments.config import Experiment, load_experiment
 from bayesbinn.files import write_whole
 from bayesbinn.posterior import BernoulliPosterior
 
+T = TypeVar("T")
 RECORD = "record.json"
 MEAN = "mean.json"
 KEPT = ("config.toml", "data.json", "metrics.jsonl", "scores.json", "tasks.jsonl", "result.json")
@@ -116,13 +117,17 @@ def _seconds(folder: Path) -> float:
 
 def provenance(folder: Path) -> Provenance | None:
     """Where a run's numbers come from; None without a record."""
-    path = folder / RECORD
+    return _read(folder / RECORD, Provenance, "not a record of a run", "delete the folder to create it again")
+
+
+def _read(path: Path, kind: type[T], wrong: str, remedy: str) -> T | None:
+    """A dataclass from its JSON file; None without the file."""
     if not path.is_file():
         return None
     try:
-        return Provenance(**json.loads(path.read_text(encoding="utf-8")))
+        return kind(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise InvalidFile(f"{path}: not a record of a run ({error}); delete the folder to create it again") from None
+        raise InvalidFile(f"{path}: {wrong} ({error}); {remedy}") from None
 
 
 def machines(folders: Iterable[Path]) -> list[dict[str, Any]]:
@@ -163,13 +168,7 @@ def keep_mean(record: Path, measured: MeasuredMean) -> None:
 
 def measured_mean(folder: Path) -> MeasuredMean | None:
     """What `keep_mean` wrote; None without it."""
-    path = folder / MEAN
-    if not path.is_file():
-        return None
-    try:
-        return MeasuredMean(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise InvalidFile(f"{path}: not the accuracy of a mean ({error}); delete it to measure it again") from None
+    return _read(folder / MEAN, MeasuredMean, "not the accuracy of a mean", "delete it to measure it again")
 
 
 def find(runs: Path, wanted: Experiment) -> Path | None:

@@ -16,9 +16,9 @@ def keep_freed_memory() -> bool:
     """Let this process keep memory that it frees instead of returning it to the system; whether that is possible.
 
     Every step allocates the gradients and frees them. With its default settings glibc returns large blocks to the
-    system, which must then clear and map every page again: a sixth of a step of the paper's MNIST network on one
-    thread. The program does this when it trains. It changes how the whole process allocates memory, so the library
-    leaves it to you. Only glibc (most Linux systems) has these settings; those in the environment take precedence.
+    system, which must then clear and map every page again in the next step. The `bayesbinn` command calls this when it
+    trains. It changes how the whole process allocates memory, so the library leaves it to you. Only glibc (most Linux
+    systems) has these settings; those in the environment take precedence.
     """
     chosen = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "") or any(k.startswith("MALLOC_") for k in os.environ)
     if chosen or platform.libc_ver()[0] != "glibc":
