@@ -88,6 +88,7 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=cores(), help="runs at a time, one thread each (default: %(default)s)"
     )
+    parser.add_argument("--parts", metavar="NAME,NAME", help="only these parts of the queue (default: all)")
     parser.add_argument("--status", action="store_true", help="show what is done and how long the rest takes")
     parser.add_argument(
         "--in-place", action="store_true", help="run this installation instead of a checkout, at normal priority"
@@ -95,7 +96,7 @@ def main() -> int:
     arguments = parser.parse_args()
     places = Places(arguments.home.resolve(), arguments.results.resolve(), arguments.in_place)
     try:
-        parts = load_queue(arguments.queue).parts
+        parts = chosen_parts(load_queue(arguments.queue).parts, arguments.parts)
         if arguments.status:
             print(status(parts, places, max(1, arguments.jobs)))
             return 0
@@ -109,6 +110,17 @@ def main() -> int:
     except KeyboardInterrupt:
         print("stopped; run the same command again to resume", file=sys.stderr)
         return 130
+
+
+def chosen_parts(parts: tuple[Part, ...], names: str | None) -> tuple[Part, ...]:
+    """The named parts, in the order in which they are named; all of them without names."""
+    if names is None:
+        return parts
+    by_name = {part.name: part for part in parts}
+    wanted = [name.strip() for name in names.split(",")]
+    if unknown := [name for name in wanted if name not in by_name]:
+        raise BayesbinnError(f"--parts: no part {', '.join(map(repr, unknown))}; choose from {', '.join(by_name)}")
+    return tuple(by_name[name] for name in dict.fromkeys(wanted))
 
 
 @contextmanager

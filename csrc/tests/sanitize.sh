@@ -46,7 +46,7 @@ finish() {
 training() {
     # shellcheck disable=SC2086
     kernels "$source/training/kernels.cpp" "$memory" $all
-    for name in training/training training/threads training/isa tests/sanitize_training; do
+    for name in training/training training/products training/threads training/isa tests/sanitize_training; do
         set -- "$@" "$source/$name.cpp"
     done
     finish "$memory" "$@"

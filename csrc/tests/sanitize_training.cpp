@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../training/isa.hpp"
+#include "../training/products.hpp"
 #include "../training/training.hpp"
 
 using namespace bayesbinn;
@@ -137,6 +138,55 @@ void refuses_nonsense(Team team) {
     write_sign(team, {{}, {{}, {}}}, {});
 }
 
+// Products with signs, in memory of exactly the needed size, compared with plain loops.
+void multiplies(Team team, size_t examples, size_t inputs, size_t outputs, size_t shift) {
+    Memory x(examples * inputs, shift, 1, 8), w(outputs * inputs, shift, 2, 1), y(examples * outputs, shift, 3, 1);
+    for (size_t i = 0; i < examples * inputs; i++) x.begin()[i] = roundf(x.begin()[i]);  // so that sums are exact
+    for (size_t i = 0; i < outputs * inputs; i++) w.begin()[i] = w.begin()[i] < 0 ? -1.0f : 1.0f;
+    std::vector<uint32_t> by_rows(words_of(inputs) * lanes_of(outputs));
+    std::vector<uint32_t> by_columns(words_of(outputs) * lanes_of(inputs));
+    const SignMatrix matrix{outputs, inputs, by_rows.data(), by_columns.data()};
+    const std::string where = std::string(team.kernels.name) + ", product " + std::to_string(examples) + "×" +
+        std::to_string(inputs) + "×" + std::to_string(outputs) + ": ";
+    expect(pack_signs(team, w.begin(), matrix), where + "the weights are signs");
+    multiply_signs(team, {x.begin(), by_rows.data(), y.begin(), inputs, outputs}, examples);
+    bool same = true;
+    for (size_t e = 0; e < examples; e++)
+        for (size_t o = 0; o < outputs; o++) {
+            float sum = 0;
+            for (size_t i = 0; i < inputs; i++) sum += x.begin()[e * inputs + i] * w.begin()[o * inputs + i];
+            same = same && sum == y.begin()[e * outputs + o];
+        }
+    expect(same, where + "the sums of plain loops");
+    Memory back(examples * inputs, shift, 4, 1);
+    multiply_signs(team, {y.begin(), by_columns.data(), back.begin(), outputs, inputs}, examples);
+    same = true;
+    for (size_t e = 0; e < examples; e++)
+        for (size_t i = 0; i < inputs; i++) {
+            float sum = 0;
+            for (size_t o = 0; o < outputs; o++) sum += y.begin()[e * outputs + o] * w.begin()[o * inputs + i];
+            same = same && sum == back.begin()[e * inputs + i];
+        }
+    expect(same, where + "the sums of plain loops, transposed");
+    w.begin()[outputs * inputs - 1] = 0.5f;
+    expect(!pack_signs(team, w.begin(), matrix), where + "0.5 is not a sign");
+}
+
+// The masks do not depend on how they are divided into calls, and the generator's state ends the same.
+uint64_t draws_masks(Team team, const std::vector<size_t> &sizes) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    std::vector<uint64_t> state(632);  // the bytes of torch's generator: seed, left and seeded, next, words
+    state[1] = 1;                      // no numbers are left
+    for (size_t k = 3; k < 627; k++) state[k] = (uint32_t)(k * 2654435761u);
+    for (size_t size : sizes) {
+        Memory values(size, 0, 1, 1);
+        bernoulli(team, (uint8_t *)state.data(), state.size() * 8, 0.8, size ? values.begin() : nullptr, size);
+        values.add_to(hash);
+    }
+    for (uint64_t word : state) hash = (hash ^ word) * 0x100000001b3u;
+    return hash;
+}
+
 }  // namespace
 
 // The argument is the largest size.
@@ -162,6 +212,21 @@ int main(int count, char **arguments) {
                         );
             }
         }
+    }
+    const uint64_t masks = draws_masks({*all[0], 1}, {100000});
+    for (const Kernels *kernels : all) {
+        expect(draws_masks({*kernels, 1}, {100000}) == masks, std::string(kernels->name) + ": the same masks");
+        expect(
+            draws_masks({*kernels, 1}, {1, 311, 312, 0, 313, 623, 99063 - 623}) == masks,
+            std::string(kernels->name) + ": the same masks in pieces"
+        );
+        if (!multiplies_signs({*kernels, 1})) continue;
+        for (int threads : {1, 2})
+            for (size_t shift : {0, 1})
+                for (size_t examples : {1, 10, 23})
+                    for (size_t inputs : {1, 31, 33, 300})
+                        for (size_t outputs : {1, 15, 17, 64, 1100})
+                            multiplies({*kernels, threads}, examples, inputs, outputs, shift);
     }
     refuses_nonsense({*all[0], 1});
     for (const Kernels *kernels : all) printf("%s ", kernels->name);

@@ -10,6 +10,8 @@
 
 #include "blocks.hpp"
 #include "rules.hpp"
+#include "signs.hpp"
+#include "twister.hpp"
 
 namespace bayesbinn {
 namespace {
@@ -300,8 +302,10 @@ void random_bits(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOIS
 
 const Kernels BAYESBINN_JOIN(kernels_, BAYESBINN_ISA) = {
     BAYESBINN_TEXT(BAYESBINN_ISA),
+    SIGNS,
 #define BAYESBINN_ENTRY(kernel, ...) kernel,
     BAYESBINN_EACH_KERNEL(BAYESBINN_ENTRY) all_within,
+    bernoulli,
     random_bits,
 };
 

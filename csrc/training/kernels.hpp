@@ -253,8 +253,50 @@ constexpr Column noise() { return {"key", 0}; }
     KERNEL(accumulate_slope, ModeSettings, one("total"), one("slope"), one("gradient"))                                \
     KERNEL(bimu_update, BiMUUpdateSettings, one("parameter"), one("natural"), one("total"))
 
+// ---- matrices of signs ------------------------------------------------------------------------
+
+// A matrix of −1 and +1, one bit per weight (1 is +1), for products from both sides. A word has the signs of 32 inputs
+// for one output, the first input in the lowest bit; the words of all outputs follow each other.
+struct SignMatrix {
+    size_t rows, columns;
+    uint32_t *by_rows;     // the rows are outputs: [words_of(columns)][lanes_of(rows)]
+    uint32_t *by_columns;  // the columns are outputs: [words_of(rows)][lanes_of(columns)]
+};
+
+constexpr size_t words_of(size_t inputs) { return inputs / 32 + (inputs % 32 != 0); }
+constexpr size_t lanes_of(size_t outputs) { return (outputs + 15) / 16 * 16; }
+
+// y[example][output] = Σ ±x[example][input]
+struct SignProduct {
+    const float *x;
+    const uint32_t *signs;
+    float *y;
+    size_t inputs, outputs;
+};
+
+// Examples that a kernel multiplies at a time, at most.
+constexpr size_t MOST_EXAMPLES = 10;
+
+struct SignKernels {
+    // The rows from `first`, a multiple of 32, to `last`; false if a weight is neither −1 nor +1.
+    bool (*pack)(const float *weights, const SignMatrix &, size_t first, size_t last);
+    // A range of the outputs, which begins at a multiple of 16, for the examples from `first` to `last`.
+    void (*multiply)(const SignProduct &, size_t first, size_t last, Range outputs);
+};
+
+// ---- torch's generator ------------------------------------------------------------------------
+
+constexpr int TWISTER_WORDS = 624;
+
+// A Mersenne Twister.
+struct Twister {
+    uint32_t words[TWISTER_WORDS];
+    int next;  // the index of the next word, or TWISTER_WORDS if new ones must be made
+};
+
 struct Kernels {
     const char *name;
+    const SignKernels *signs;  // null where torch's own product is as fast
 
 #define BAYESBINN_MEMBER(kernel, Settings, ...) void (*kernel)(const Settings &, const Arrays &, Range);
     BAYESBINN_EACH_KERNEL(BAYESBINN_MEMBER)
@@ -262,6 +304,9 @@ struct Kernels {
 
     // Whether |x| ≤ limit for all values, which NaN never is; the limit is finite and not negative.
     bool (*all_within)(float limit, const float *values, size_t count);
+
+    // 1 with the given probability, which is at most 1, otherwise 0: the values of torch.Tensor.bernoulli_.
+    void (*bernoulli)(Twister &, double probability, float *values, size_t count);
 
     // The generator's words for one block of noise, to test them against published ones.
     void (*random_bits)(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOISE_BLOCK]);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "isa.hpp"
+#include "products.hpp"
 #include "threads.hpp"
 #include "training.hpp"
 
@@ -126,6 +127,51 @@ NB_MODULE(_native, m) {
             return first_beyond(Team{*chosen, threads}, sizes, tensors, limit);
         },
         nb::arg("threads"), nb::arg("sizes"), nb::arg("tensors"), nb::arg("limit")
+    );
+    m.def(
+        "bernoulli",
+        [](uintptr_t state, size_t bytes, double probability, uintptr_t values, size_t count) {
+            nb::gil_scoped_release unlocked;
+            bernoulli(
+                Team{*chosen, 1}, reinterpret_cast<uint8_t *>(state), bytes, probability,
+                reinterpret_cast<float *>(values), count
+            );
+        },
+        nb::arg("state"), nb::arg("bytes"), nb::arg("probability"), nb::arg("values"), nb::arg("count")
+    );
+    m.def("multiplies_signs", [] { return multiplies_signs(Team{*chosen, 1}); });
+    m.def(
+        "sign_words", [](size_t inputs, size_t outputs) { return words_of(inputs) * lanes_of(outputs); },
+        nb::arg("inputs"), nb::arg("outputs")
+    );
+    m.def(
+        "pack_signs",
+        [](int threads, uintptr_t weights, size_t rows, size_t columns, uintptr_t by_rows, uintptr_t by_columns) {
+            const auto words = [](uintptr_t address) { return reinterpret_cast<uint32_t *>(address); };
+            nb::gil_scoped_release unlocked;
+            return pack_signs(
+                Team{*chosen, threads}, reinterpret_cast<const float *>(weights),
+                SignMatrix{rows, columns, words(by_rows), words(by_columns)}
+            );
+        },
+        nb::arg("threads"), nb::arg("weights"), nb::arg("rows"), nb::arg("columns"), nb::arg("by_rows"),
+        nb::arg("by_columns")
+    );
+    m.def(
+        "multiply_signs",
+        [](int threads, uintptr_t x, uintptr_t signs, uintptr_t y, size_t examples, size_t inputs, size_t outputs) {
+            nb::gil_scoped_release unlocked;
+            multiply_signs(
+                Team{*chosen, threads},
+                SignProduct{
+                    reinterpret_cast<const float *>(x), reinterpret_cast<const uint32_t *>(signs),
+                    reinterpret_cast<float *>(y), inputs, outputs
+                },
+                examples
+            );
+        },
+        nb::arg("threads"), nb::arg("x"), nb::arg("signs"), nb::arg("y"), nb::arg("examples"), nb::arg("inputs"),
+        nb::arg("outputs")
     );
     // By name: the kernels, and their columns in order, each with its number of values per element (0: a key).
     nb::dict kernels, columns;

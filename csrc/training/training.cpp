@@ -1,6 +1,7 @@
 #include "training.hpp"
 
 #include <float.h>
+#include <string.h>
 
 #include <algorithm>
 #include <atomic>
@@ -64,6 +65,15 @@ std::vector<Arrays> gather(const Tensors &tensors, const Column (&columns)[COUNT
     return all;
 }
 
+// The beginning of the bytes of torch's CPU generator.
+struct GeneratorState {
+    uint64_t seed;
+    int32_t left;  // numbers before the words are made anew, plus 1
+    int32_t seeded;
+    uint64_t next;
+    uint64_t words[TWISTER_WORDS];  // of 32 bits
+};
+
 constexpr int arrays_of(const Column *columns, size_t count) {
     int arrays = 0;
     for (size_t c = 0; c < count; c++) arrays += columns[c].arrays;
@@ -96,6 +106,25 @@ ptrdiff_t first_beyond(Team team, const Sizes &sizes, const Addresses &tensors, 
     });
     const size_t found = first.load();
     return found == sizes.size() ? -1 : (ptrdiff_t)found;
+}
+
+void bernoulli(Team team, uint8_t *state, size_t bytes, double probability, float *values, size_t count) {
+    if (!(probability >= 0 && probability <= 1)) throw refused("a probability must be between 0 and 1");
+    if (!state || (count && !values)) throw refused("a tensor with elements has no memory");
+    GeneratorState known;
+    if (bytes < sizeof known) throw refused("this is not the state of torch's CPU generator");
+    memcpy(&known, state, sizeof known);
+    Twister twister;
+    for (int k = 0; k < TWISTER_WORDS; k++) twister.words[k] = (uint32_t)known.words[k];
+    const bool is_used_up = known.left == 1;
+    if (!is_used_up && (known.left < 1 || known.next + (uint64_t)known.left != TWISTER_WORDS + 1))
+        throw refused("this is not the state of torch's CPU generator");
+    twister.next = is_used_up ? TWISTER_WORDS : (int)known.next;
+    team.kernels.bernoulli(twister, probability, values, count);
+    known.next = (uint64_t)twister.next;
+    known.left = TWISTER_WORDS + 1 - twister.next;
+    for (int k = 0; k < TWISTER_WORDS; k++) known.words[k] = twister.words[k];
+    memcpy(state, &known, sizeof known);
 }
 
 }  // namespace bayesbinn

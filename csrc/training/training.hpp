@@ -33,4 +33,8 @@ BAYESBINN_EACH_KERNEL(BAYESBINN_DECLARE)
 // The index of the first tensor with a value beyond ±limit or a NaN, or −1.
 ptrdiff_t first_beyond(Team, const Sizes &, const Addresses &tensors, double limit);
 
+// Fills `values` as torch.Tensor.bernoulli_ does, with the state of torch's CPU generator, and advances the state:
+// its bytes as torch.Generator.get_state returns them.
+void bernoulli(Team, uint8_t *state, size_t bytes, double probability, float *values, size_t count);
+
 }  // namespace bayesbinn

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ else:
         reason = "not built at installation: there was no C++ compiler, or the build was switched off"
     except ImportError as error:
         reason = str(error)
-if available and not hasattr(_native, "COLUMNS"):
+if available and not hasattr(_native, "bernoulli"):
     raise ImportError(_REBUILD)
 
 
@@ -49,6 +50,9 @@ def _borrow_threads() -> str:
 
 
 _runtime = _borrow_threads() if available else ""
+
+multiplies_signs = available and _native.multiplies_signs()
+"""Whether there are products with matrices of signs: they need AVX-512."""
 
 
 def isa() -> str:
@@ -74,6 +78,11 @@ def usable(*tensors: Tensor) -> bool:
         if tensor.is_neg():  # the elements in memory have the opposite sign
             return False
     return True
+
+
+def are_hidden() -> bool:
+    """Whether a transformation of `torch.func` is active: tensors may then have no elements at `data_ptr`."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def compiled(name: str, buffers: Sequence[str], settings: Sequence[str]) -> Callable[..., None]:
@@ -116,3 +125,47 @@ def first_beyond(tensors: Tensors, limit: float) -> int | None:
     sizes, addresses = [tensor.numel() for tensor in tensors], [tensor.data_ptr() for tensor in tensors]
     index = _native.first_beyond(torch.get_num_threads(), sizes, addresses, limit)
     return None if index < 0 else index
+
+
+@dataclass(frozen=True)
+class Signs:
+    """A matrix of −1 and +1 with one bit per weight, packed for products from both sides."""
+
+    rows: int
+    columns: int
+    by_rows: Tensor
+    by_columns: Tensor
+
+    def times_transposed(self, x: Tensor) -> Tensor:
+        """x·Wᵀ for a usable x, [..., columns] -> [..., rows]."""
+        return _multiplied(x, self.by_rows, self.columns, self.rows)
+
+    def times(self, x: Tensor) -> Tensor:
+        """x·W for a usable x, [..., rows] -> [..., columns]."""
+        return _multiplied(x, self.by_columns, self.rows, self.columns)
+
+
+def packed_signs(weights: Tensor) -> Signs | None:
+    """A usable matrix of −1 and +1; None if it has other values."""
+    rows, columns = weights.shape
+    by_rows = torch.empty(_native.sign_words(columns, rows), dtype=torch.int32)
+    by_columns = torch.empty(_native.sign_words(rows, columns), dtype=torch.int32)
+    addresses = by_rows.data_ptr(), by_columns.data_ptr()
+    if not _native.pack_signs(torch.get_num_threads(), weights.data_ptr(), rows, columns, *addresses):
+        return None
+    return Signs(rows, columns, by_rows, by_columns)
+
+
+def _multiplied(x: Tensor, signs: Tensor, inputs: int, outputs: int) -> Tensor:
+    if x.shape[-1] != inputs:
+        raise ValueError(f"got {x.shape[-1]} inputs; {inputs} are needed")
+    y = torch.empty(*x.shape[:-1], outputs)
+    examples = x.numel() // max(inputs, 1)
+    threads = torch.get_num_threads()
+    _native.multiply_signs(threads, x.data_ptr(), signs.data_ptr(), y.data_ptr(), examples, inputs, outputs)
+    return y
+
+
+def bernoulli(state: Tensor, probability: float, values: Tensor) -> None:
+    """Fill usable values as `bernoulli_` does, given the state of torch's CPU generator, which is advanced."""
+    _native.bernoulli(state.data_ptr(), state.numel(), probability, values.data_ptr(), values.numel())

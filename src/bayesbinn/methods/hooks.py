@@ -13,6 +13,7 @@ from bayesbinn import kernels, ranks
 from bayesbinn.errors import InvalidInput
 from bayesbinn.methods import adoption
 from bayesbinn.methods import gradients as checks
+from bayesbinn.methods.lookup import looking_up
 from bayesbinn.methods.members import Counters, Group, Members, Sample, Samples, State
 
 
@@ -102,8 +103,10 @@ class MethodHooks(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _intercepted(self, draw: int) -> AbstractContextManager[Any]:
-        """A hook for methods that change the operations, not the weights (LR-net)."""
-        return nullcontext()
+        """A hook for methods that change the operations, not the weights (LR-net). Here: how, not what they compute."""
+        if not self.binary:
+            return nullcontext()
+        return looking_up(parameter for members in self._active() for parameter in members.parameters)
 
     def consolidate(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Between two tasks: protect what was learned so far. Methods without a memory do nothing.

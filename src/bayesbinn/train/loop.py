@@ -19,6 +19,7 @@ from bayesbinn import ranks
 from bayesbinn.errors import InvalidInput, StuckTraining
 from bayesbinn.methods.contract import BinaryOptimizer
 from bayesbinn.models.side_by_side import each_alone, is_side_by_side, together
+from bayesbinn.train.dropout import faster_dropout
 from bayesbinn.train.schedules import cosine as cosine
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -78,6 +79,7 @@ def train_batches(
     model.train()
     side_by_side = is_side_by_side(model)
     device = next(model.parameters()).device
+    faster = faster_dropout(model)
     for (x, y), size in zip(batches, repeat(None) if sizes is None else sizes, strict=False):
         x, y = x.to(device), y.to(device)
         weight = None if size is None or len(x) == size else len(x) * ranks.world() / size
@@ -86,7 +88,8 @@ def train_batches(
             real_optimizer.zero_grad()
         for _ in range(mc_samples):
             with optimizer.sampled_params(train=True):
-                output = model(x)
+                with faster:
+                    output = model(x)
                 value = loss(*each_alone(output, y)) if side_by_side else loss(output, y)
                 # Each network learns from its own loss, of which `value` is the mean.
                 whole = value * output.shape[1] if side_by_side else value

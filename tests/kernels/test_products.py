@@ -1,0 +1,230 @@
+"""Products with matrices of signs are those of torch, forward and backward; anything else is left to torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import bayesbinn as bb
+from bayesbinn.kernels import native, products
+from bayesbinn.methods import METHODS
+
+needs_lookup = pytest.mark.skipif(not native.multiplies_signs, reason="no products of signs: they need AVX-512")
+
+SHAPES = [
+    (1, 1, 1),
+    (2, 3, 5),
+    (9, 31, 17),
+    (10, 32, 16),
+    (11, 33, 15),
+    (100, 784, 130),
+    (23, 65, 2049),
+    (1, 257, 1025),
+]
+"""Examples, inputs and outputs, around every border of the kernel's blocks."""
+
+
+@pytest.fixture
+def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(products, "LEAST_EXAMPLES", 1)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def signs(rows: int, columns: int, seed: int = 1) -> Tensor:
+    return drawn(rows, columns, seed=seed).sign()
+
+
+def is_looked_up(output: Tensor) -> bool:
+    """Whether the output, or what a bias was added to, was looked up."""
+    step = output.grad_fn
+    assert step is not None
+    return "SignLinear" in type(step).__name__ or any("SignLinear" in type(f).__name__ for f, _ in step.next_functions)
+
+
+def assert_close(ours: Tensor, exact: Tensor) -> None:
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5 * float(exact.abs().max()))
+
+
+@needs_lookup
+class TestLookup:
+    @pytest.mark.parametrize(("examples", "inputs", "outputs"), SHAPES)
+    def test_agrees_with_double_precision(self, examples: int, inputs: int, outputs: int) -> None:
+        weight, x, y = signs(outputs, inputs), drawn(examples, inputs), drawn(examples, outputs, seed=2)
+        packed = native.packed_signs(weight)
+        assert packed is not None
+        assert_close(packed.times_transposed(x), x.double() @ weight.double().T)
+        assert_close(packed.times(y), y.double() @ weight.double())
+
+    def test_small_whole_numbers_are_exact(self) -> None:
+        weight, x = signs(130, 300), drawn(23, 300).mul(8).round()
+        packed = native.packed_signs(weight)
+        assert packed is not None
+        assert torch.equal(packed.times_transposed(x), x @ weight.T)
+
+    def test_does_not_depend_on_threads_or_other_examples(self) -> None:
+        weight, x = signs(2100, 300), drawn(37, 300)
+        packed = native.packed_signs(weight)
+        assert packed is not None
+        before = torch.get_num_threads()
+        try:
+            found = []
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                found.append(packed.times_transposed(x))
+        finally:
+            torch.set_num_threads(before)
+        alone = torch.cat([packed.times_transposed(x[i : i + 1]) for i in range(len(x))])
+        assert all(torch.equal(each, alone) for each in found)
+
+    @pytest.mark.parametrize("value", [0.0, -0.0, 1.0000001, -0.99999994, 2.0, float("nan"), float("inf")])
+    @pytest.mark.parametrize("place", [(0, 0), (32, 40), (64, 72)])
+    def test_only_signs_are_packed(self, value: float, place: tuple[int, int]) -> None:
+        weight = signs(65, 73)
+        assert native.packed_signs(weight) is not None
+        weight[place] = value
+        assert native.packed_signs(weight) is None
+
+    def test_a_nan_reaches_only_its_own_example(self) -> None:
+        x = drawn(12, 64)
+        x[3, 7], x[5, 9] = float("nan"), float("inf")
+        packed = native.packed_signs(signs(40, 64))
+        assert packed is not None
+        finite = packed.times_transposed(x).isfinite().all(1)
+        assert finite.tolist() == [i not in (3, 5) for i in range(12)]
+
+    def test_wrong_shapes_are_refused(self) -> None:
+        packed = native.packed_signs(signs(40, 64))
+        assert packed is not None
+        with pytest.raises(ValueError, match="64 are needed"):
+            packed.times_transposed(drawn(3, 65))
+
+
+@needs_lookup
+@pytest.mark.usefixtures("_any_size")
+class TestLinear:
+    @pytest.mark.parametrize("shape", [(20, 50), (4, 5, 50), (2, 3, 4, 50)])
+    @pytest.mark.parametrize("with_bias", [True, False])
+    def test_gradients_are_those_of_torch(self, shape: tuple[int, ...], with_bias: bool) -> None:
+        x, weight = drawn(*shape).requires_grad_(), signs(30, 50).requires_grad_()
+        bias = drawn(30, seed=3).requires_grad_() if with_bias else None
+        given = [x, weight] + ([bias] if bias is not None else [])
+        ours, theirs = products.linear(x, weight, bias), F.linear(x, weight, bias)
+        assert is_looked_up(ours)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+        weights = drawn(*ours.shape, seed=4)
+        for mine, expected in zip(
+            torch.autograd.grad(ours, given, weights), torch.autograd.grad(theirs, given, weights), strict=True
+        ):
+            torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-4)
+
+    def test_the_gradient_can_be_differentiated_again(self) -> None:
+        x, weight = drawn(20, 50).requires_grad_(), signs(30, 50).requires_grad_()
+        found = []
+        for linear in (products.linear, F.linear):
+            (slope,) = torch.autograd.grad(linear(x, weight).pow(2).sum(), x, create_graph=True)
+            found.append(torch.autograd.grad(slope.pow(2).sum(), weight)[0])
+        torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-2)
+
+    def test_a_gradient_with_a_stride_is_read_in_order(self) -> None:
+        x, weight = drawn(20, 50).requires_grad_(), signs(30, 50)
+        strided = drawn(30, 20, seed=5).t()
+        (ours,) = torch.autograd.grad(products.linear(x, weight), x, strided)
+        torch.testing.assert_close(ours, strided @ weight, rtol=1e-5, atol=1e-4)
+
+    def test_changing_the_weight_before_backward_is_an_error(self) -> None:
+        x, weight = drawn(20, 50).requires_grad_(), signs(30, 50)
+        y = products.linear(x, weight)
+        weight.neg_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+    def test_leaves_to_torch_what_it_cannot_do(self) -> None:
+        x, weight = drawn(20, 50).requires_grad_(), signs(30, 50)
+        assert is_looked_up(products.linear(x, weight))
+        soft = weight.clone()
+        soft[29, 49] = 0.5
+        unsuited = [
+            (x, soft),
+            (x.double(), weight.double()),
+            (x[0], weight),
+            (drawn(50, 20).requires_grad_().t(), weight),
+        ]
+        for inputs, matrix in unsuited:
+            y = products.linear(inputs, matrix)
+            assert torch.equal(y, F.linear(inputs, matrix))
+            assert not is_looked_up(y)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert products.linear(x, weight).dtype is torch.bfloat16
+
+    def test_works_under_vmap(self) -> None:
+        x, weight = drawn(6, 20, 50), signs(30, 50)
+        ours = torch.func.vmap(products.linear, (0, None))(x, weight)
+        torch.testing.assert_close(ours, F.linear(x, weight))
+
+
+class TestTraining:
+    """What a method makes of it."""
+
+    @staticmethod
+    def network() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(600, 512, bias=False), nn.Tanh(), nn.Linear(512, 10, bias=False))
+
+    @pytest.mark.parametrize("method", ["bayesbinn", "ste", "bop", "pmf", "float"])
+    def test_only_hard_weights_are_looked_up(self, method: str) -> None:
+        model = self.network()
+        binary, _ = bb.split_parameters(model)
+        settings = {"bayesbinn": {"temperature": 1e-10}, "bop": {"threshold": 1e-8}}.get(method, {})
+        optimizer = METHODS[method].create(binary, train_set_size=100, lr=1e-3, **settings)
+        with optimizer.sampled_params(train=True):
+            assert is_looked_up(model[0](drawn(50, 600))) == (
+                native.multiplies_signs and method not in ("pmf", "float")
+            )
+            assert not is_looked_up(model[2](drawn(50, 512))), "a small layer"
+        assert not is_looked_up(model[0](drawn(50, 600)))
+
+    def test_a_step_is_that_of_the_reference(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        naturals = []
+        for lookup in (native.multiplies_signs, False):
+            monkeypatch.setattr(native, "multiplies_signs", lookup)
+            model = self.network()
+            binary, _ = bb.split_parameters(model)
+            optimizer = bb.BayesBiNN(binary, lr=1e-4, train_set_size=1000, temperature=1e-10, seed=0)
+            with optimizer.sampled_params(train=True):
+                F.cross_entropy(model(drawn(50, 600)), torch.arange(50) % 10).backward()
+            optimizer.step()
+            naturals.append(optimizer.posterior().natural)
+        for name, natural in naturals[0].items():
+            scale = float(natural.abs().max())
+            torch.testing.assert_close(natural / scale, naturals[1][name] / scale, rtol=1e-4, atol=1e-5)
+
+    def test_a_compiled_model_trains(self) -> None:
+        model = self.network()
+        binary, _ = bb.split_parameters(model)
+        optimizer = bb.STEAdam(binary, lr=1e-3)
+        compiled = torch.compile(model, backend="eager")
+        with optimizer.sampled_params(train=True):
+            loss = compiled(drawn(50, 600)).pow(2).mean()
+            torch.testing.assert_close(loss, model(drawn(50, 600)).pow(2).mean(), rtol=1e-4, atol=1e-4)
+            loss.backward()
+        optimizer.step()
+        bb.check_binary(model)
+
+
+def test_other_instruction_sets_leave_it_to_torch() -> None:
+    code = "from bayesbinn.kernels import native, products; import torch; "
+    code += (
+        "w = torch.ones(600, 600); print(native.multiplies_signs, products.worthwhile(w), products.linear(w, w)[0, 0])"
+    )
+    environment = {"BAYESBINN_ISA": "portable", "PATH": "/usr/bin:/bin"}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert ended.stdout.split() == ["False", "False", "tensor(600.)"]
