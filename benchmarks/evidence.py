@@ -32,6 +32,8 @@ from typing import Any
 
 import torch
 
+from bayesbinn.data.catalog import SETS, Published
+from bayesbinn.data.published.download import locate
 from bayesbinn.environment import cores
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.paper import records
@@ -150,13 +152,14 @@ class Job:
 
 def work_through(parts: tuple[Part, ...], places: Places, jobs: int) -> int:
     """Run what is missing, in the queue's order; a failed run does not stop the others. 0 if nothing failed."""
+    provide_data(parts, places)
     failed: set[str] = set()
     running: list[Job] = []
     with passing_on(running) as stopped:
         while True:
             if not stopped:
                 failed |= measure_means(parts, places, failed)
-                failed |= finish_parts(parts, places, running, failed)
+                failed |= finish_parts(parts, places, running, failed, stopped)
             while len(running) < jobs and not stopped:
                 found = next_run(parts, places, failed | {job.run.name for job in running})
                 if found is None:
@@ -180,6 +183,14 @@ def work_through(parts: tuple[Part, ...], places: Places, jobs: int) -> int:
     if failed:
         say(f"failed: {', '.join(sorted(failed))}")
     return 1 if failed else 0
+
+
+def provide_data(parts: tuple[Part, ...], places: Places) -> None:
+    """Find or download the data of all missing runs, so that they do not fail one after the other."""
+    missing = (run for part in parts for run in planned(part, places.kept) if not done(run, places))
+    for name in sorted({run.experiment.data.name for run in missing}):
+        if isinstance(known := SETS.get(name), Published):
+            locate(known.source)
 
 
 @contextmanager
@@ -214,26 +225,50 @@ def next_run(parts: tuple[Part, ...], places: Places, taken: set[str]) -> tuple[
     return None
 
 
-def finish_parts(parts: tuple[Part, ...], places: Places, running: list[Job], failed: set[str]) -> set[str]:
+def finish_parts(
+    parts: tuple[Part, ...], places: Places, running: list[Job], failed: set[str], stopped: list[int]
+) -> set[str]:
     """Measure and draw the parts whose last run has ended; return what failed.
 
-    A part that measures times waits until nothing else runs, which the next call finds once the queue has drained.
+    The commit of the part measures, as it needs the networks of its runs; this one draws, since others may have left
+    records that the part's does not know. Other runs pause while times are measured.
     """
     problems: set[str] = set()
     for part in parts:
         complete = all(done(run, places) for run in planned(part, places.kept))
         ready = complete and not undecided(part, places.kept)[0] and not shown(part, places)
-        if not ready or (part.measure and running) or not failed.isdisjoint(programs_of(part)):
+        if not ready or not failed.isdisjoint(programs_of(part)):
             continue
         commit = commit_of(part, places)
-        python = interpreter(commit, places)
-        missed = {name for name in part.measure if not measure(name, python, commit, places)}
-        missed |= {each.name for each in part.show if not show(each, python, places)}
+        missed: set[str] = set()
+        if part.measure:
+            python = interpreter(commit, places)
+            with paused(running):
+                missed = {name for name in part.measure if not measure(name, python, commit, places, stopped)}
+        if stopped:
+            break
+        missed |= {each.name for each in part.show if not show(each, places)}
         say(f"{write_page(places.results, places.results.parent / PAGE)}: written")
         if not missed:
             mark_shown(part, commit, places)
         problems |= missed
     return problems
+
+
+@contextmanager
+def paused(running: list[Job]) -> Iterator[None]:
+    """Stop the runs for the length of a block; each is the leader of a process group."""
+
+    def tell_all(number: int) -> None:
+        for job in running:
+            with suppress(ProcessLookupError):
+                os.killpg(job.process.pid, number)
+
+    tell_all(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        tell_all(signal.SIGCONT)
 
 
 def measure_means(parts: tuple[Part, ...], places: Places, failed: set[str]) -> set[str]:
@@ -297,13 +332,17 @@ def keep(job: Job, places: Places) -> str:
     return ""
 
 
-def measure(name: str, python: Path, commit: str, places: Places) -> bool:
+def measure(name: str, python: Path, commit: str, places: Places, stopped: list[int]) -> bool:
     """Run a program of benchmarks/, which goes on where it was stopped; whether it succeeded."""
     tree = REPOSITORY if places.in_place else places.home / "checkouts" / commit[:12]
     command = [str(python), str(tree / "benchmarks" / f"{name}.py"), "--runs", str(places.runs)]
     command += ["--records", str(places.kept), "--out", str(places.results / "benchmarks")]
     log = places.home / "logs" / f"{name}.log"
-    code = start_politely(command, log, commit, threads=2, lowest=not places.in_place).wait()
+    process = start_politely(command, log, commit, threads=2, lowest=not places.in_place)
+    while (code := process.poll()) is None:
+        if stopped:
+            process.terminate()
+        time.sleep(0.2)
     say(f"{name}: {f'FAILED: exit {code} ({log})' if code else 'measured'}")
     return not code
 
@@ -338,9 +377,9 @@ def behave(lowest: bool) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def show(each: Shown, python: Path, places: Places) -> bool:
+def show(each: Shown, places: Places) -> bool:
     """Redraw a table or figure from the records; whether it succeeded."""
-    command = [str(python), "-m", "bayesbinn", "reproduce", each.name, "--no-train", "--seeds", str(each.seeds)]
+    command = [sys.executable, "-m", "bayesbinn", "reproduce", each.name, "--no-train", "--seeds", str(each.seeds)]
     for option in ("epochs", "width", "stop_after", "methods"):
         value = getattr(each, option)
         if value is not None:

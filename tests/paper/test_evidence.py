@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -195,6 +197,50 @@ def test_status_reports_what_is_done_and_what_remains(finished: Path, tmp_path: 
     assert "nothing is running" in before
     assert after.count("done") == 2
     assert "total remaining: 0 s" in after
+
+
+def test_parts_can_be_selected(finished: Path) -> None:
+    words = command(finished, "--status", "--parts", "rates")
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "A grid" in shown and "One method" not in shown
+    unknown = subprocess.run([*words[:-1], "rates,roses"], capture_output=True, text=True)
+    assert unknown.returncode == 1
+    assert unknown.stderr == "error: --parts: no part 'roses'; choose from short, rates\n"
+
+
+def test_missing_data_stop_the_queue_before_its_first_run(tmp_path: Path) -> None:
+    words = command(tmp_path)
+    queue = tmp_path / "queue.toml"
+    queue.write_text(queue.read_text().replace("digits", "mnist"))
+    nowhere = {"BAYESBINN_DATA": str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    offline = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    environment = {**os.environ, **nowhere, **offline}
+    done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.startswith("error: mnist could not be downloaded") and done.stderr.count("\n") == 1
+    assert not (tmp_path / "home" / "runs").exists()
+
+
+def test_runs_pause_while_times_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    evidence = importlib.import_module("evidence")
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=os.setsid)
+    try:
+        while "-c" not in Path(f"/proc/{process.pid}/cmdline").read_text():
+            time.sleep(0.01)  # before that it has no session yet
+        job = evidence.Job(None, "", process, Path(), 0.0)
+        with evidence.paused([job]):
+            assert state(process.pid) == "T"
+        assert state(process.pid) == "R"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def state(pid: int) -> str:
+    """T: stopped; R: running."""
+    time.sleep(0.05)
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_record_without_its_origin_counts_as_empty(finished: Path, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_short_schedules_keep_the_paper_s_rate_unless_another_is_clearly_better(
 
 
 def test_every_record_of_a_table_is_in_it() -> None:
-    """Run `bayesbinn reproduce all --no-train --runs results/runs` if this fails."""
+    """Run `bayesbinn reproduce all --no-train` if this fails."""
     kept = ROOT / "results" / "runs"
     for part in load_queue().parts:
         recorded = [run for run in planned(part) if records.provenance(kept / run.name)]

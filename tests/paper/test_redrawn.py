@@ -74,7 +74,7 @@ def test_curves_without_their_runs(tmp_path: Path) -> None:
 def test_everything_is_drawn_again_and_the_page_is_written(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "results", tmp_path / "results")
     results = tmp_path / "results"
-    lines = list(paper.reproduce("all", train=False, runs=results / "runs", out=results / "paper"))
+    lines = list(paper.reproduce("all", train=False, out=results / "paper"))
     assert lines[-1] == f"{tmp_path / PAGE}: written"
     assert (tmp_path / PAGE).read_text(encoding="utf-8") == page(results)
     for name in paper.NAMES:
@@ -88,3 +88,11 @@ def test_everything_is_drawn_again_and_the_page_is_written(tmp_path: Path) -> No
 def test_drawing_needs_no_training(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="add --no-train"):
         list(paper.reproduce("all", runs=tmp_path, out=tmp_path / "results" / "paper"))
+
+
+def test_nothing_is_drawn_empty_without_records(tmp_path: Path) -> None:
+    """The default folder of other runs is runs/; there, `all` once found no record and emptied every table."""
+    out = tmp_path / "results" / "paper"
+    with pytest.raises(InvalidInput, match=f"no records in {tmp_path / 'results' / 'runs'}"):
+        paper.reproduce("all", train=False, out=out)
+    assert not out.exists()

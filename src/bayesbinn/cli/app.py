@@ -263,7 +263,9 @@ for _name in runtime_command.COMMANDS:
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="A table or figure of the paper, or `list`.")],
+    name: Annotated[
+        str, typer.Argument(help="A table or figure of the paper, `list`, or `all` to draw everything again.")
+    ],
     seeds: Annotated[int, typer.Option(help="Seeds per cell.")] = 1,
     epochs: Annotated[int | None, typer.Option(help="Epochs per run; the schedule is compressed.")] = None,
     stop_after: Annotated[
@@ -279,7 +281,10 @@ def reproduce(
     train_missing: Annotated[
         bool, typer.Option("--train/--no-train", help="Train missing runs, or only show what is there.")
     ] = True,
-    runs: Annotated[Path, typer.Option(help="Where to keep runs; finished ones are reused.")] = Path("runs"),
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Where to keep runs; finished ones are reused. [default: runs; all: results/runs]"),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where to write tables and figures.")] = Path("results/paper"),
     workers: Annotated[
         int, typer.Option(min=1, help="Missing runs to train at once, each in its own process, for tables and curves.")

@@ -18,7 +18,7 @@ from bayesbinn.paper.figure_snelson import reproduce_snelson
 from bayesbinn.paper.figure_stream import reproduce_stream
 from bayesbinn.paper.gather import Budget
 from bayesbinn.paper.page import PAGE, write_page
-from bayesbinn.paper.records import provenance
+from bayesbinn.paper.records import RECORD, provenance
 from bayesbinn.paper.table import reproduce_table
 from bayesbinn.paper.table_schedules import reproduce_schedules
 from bayesbinn.paper.tables import TABLES
@@ -55,7 +55,7 @@ def reproduce(
     epochs: int | None = None,
     methods: str | None = None,
     width: float | None = None,
-    runs: Path = Path("runs"),
+    runs: Path | None = None,
     out: Path = Path("results/paper"),
     data_dir: Path | None = None,
     stop_after: int | None = None,
@@ -77,7 +77,7 @@ def reproduce(
         epochs: epochs per run, with the schedule compressed; None: the paper's.
         methods: comma-separated methods of a table or of figure-continual; None: all of the paper's.
         width: width factor of the networks.
-        runs: the folder of the runs.
+        runs: the folder of the runs. Default: runs/; for ``"all"``, the records next to `out`, results/runs/.
         out: the folder of tables and figures.
         data_dir: the folder of the data sets.
         stop_after: stop every run after this epoch of the unchanged schedule.
@@ -92,7 +92,8 @@ def reproduce(
     if name == "list":
         return iter([f"{known:21} {title}" for known, title in NAMES.items()])
     if name == "all":
-        return _all(train, runs, out)
+        return _all(train, out.parent / "runs" if runs is None else runs, out)
+    runs = Path("runs") if runs is None else runs
     if name not in NAMES:
         raise InvalidInput(f"there is no table or figure {name!r}.{nearest(name, NAMES)} Allowed: {', '.join(NAMES)}")
     if (workers > 1 or scheduler) and name not in (*TABLES, "figure-curves"):
@@ -122,6 +123,12 @@ def _check_rates(budget: Budget, known: set[str]) -> None:
 def _all(train: bool, runs: Path, out: Path) -> Iterator[str]:
     if train:
         raise InvalidInput("reproduce all only reads records; add --no-train (`make evidence` computes missing ones)")
+    if not any(runs.glob(f"*/{RECORD}")):  # everything would be drawn empty
+        raise InvalidInput(f"there are no records in {runs}; name their folder with --runs, in a clone results/runs")
+    return _drawn_again(runs, out)
+
+
+def _drawn_again(runs: Path, out: Path) -> Iterator[str]:
     for shown in {each.name: each for part in load_queue().parts for each in part.show}.values():
         if not (out / f"{shown.name}.json").is_file() and not _begun(shown.name, runs):
             yield f"{shown.name}: left out: none of its runs is recorded in {runs}"

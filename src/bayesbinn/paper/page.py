@@ -90,7 +90,8 @@ def _table(name: str, table: Table, results: Path) -> str:
     rows = {tuple(str(row[head]) for head in table.heads): row for row in found.get("rows", [])}
     head = [*table.heads]
     for column in table.columns:
-        head += [f"{column.capitalize()}: the paper", f"{column.capitalize()}: ours"]
+        title = column.capitalize()
+        head += [f"{title}: the paper", f"{title}: ours"] if table.compared else [title]
     head += ["Epochs", "Seeds", "Wall time"]
     within_reach = _planned_for(name)
     lines = [
@@ -121,7 +122,8 @@ def _line(line: Line, row: Numbers | None, table: Table, missing: str) -> list[s
     missing = NOT_MEASURED if row and row["seeds"] else missing
     for column in table.columns:
         paper, ours = line.paper[column], row[column]["ours"] if row else None
-        cells += ["not given" if paper is None else str(paper), value_text(ours) if ours else missing]
+        cells += ["not given" if paper is None else str(paper)] if table.compared else []
+        cells.append(value_text(ours) if ours else missing)
     if row is None or not row["seeds"]:
         return [*cells, "", "", ""]
     last, epochs = min(row["last epochs"]), row["epochs"]

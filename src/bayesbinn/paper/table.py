@@ -79,15 +79,16 @@ def to_markdown(table: Table, filled: list[Filled], budget: Budget) -> str:
     """The table, including budget, wall time and machine, with its notes below."""
     head = [*table.heads]
     for column in table.columns:
-        head += [f"{column.capitalize()}, ours", "paper"]
+        head += [f"{column.capitalize()}, ours", "paper"] if table.compared else [column.capitalize()]
     head += [*(["Saturated"] if table.saturation else []), "Epochs", "Seeds", "Wall time"]
     rows = [_row(table, each) for each in filled]
     rows += machine_rows(len(head), _machine(filled))
     paper = f"The paper's numbers are means over {SEEDS} seeds"
     paper += f" of {EPOCHS} epochs." if table.select == "best" else ", except for LR-net's."
     steps = cliffs(filled) if table.saturation else []
-    notes = "\n".join(f"- {note}" for note in (*table.notes, *steps, *other_rates(table, budget), paper, WALL_TIME))
-    return f"# {table.title}\n\n{markdown_table(head, rows)}\n\n{notes}\n"
+    notes = [*table.notes, *steps, *other_rates(table, budget), *([paper] if table.compared else []), WALL_TIME]
+    listed = "\n".join(f"- {note}" for note in notes)
+    return f"# {table.title}\n\n{markdown_table(head, rows)}\n\n{listed}\n"
 
 
 def other_rates(table: Table, budget: Budget) -> list[str]:
@@ -134,7 +135,7 @@ def _row(table: Table, each: Filled) -> list[str]:
             ours = "not measured"
         else:
             ours = f"not run: {reason}" if index == 0 else ""
-        cells += [ours, "not given" if paper is None else str(paper)]
+        cells += [ours, "not given" if paper is None else str(paper)] if table.compared else [ours]
     runs = each.outcome.runs
     if table.saturation:
         cells.append(_saturated(each))

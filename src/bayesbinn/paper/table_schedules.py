@@ -32,7 +32,7 @@ from bayesbinn.paper.published import DETAILED, Value
 from bayesbinn.runs.best_epoch import best_epoch
 from bayesbinn.runs.folder import load_run
 
-LENGTHS = (5, 10, 20, 50, 500)
+LENGTHS = (5, 10, 20, 50, 100, 500)
 NOT_YET = "not computed yet"
 COLUMNS = {"paper": "The paper's settings", "best": "Best settings", "shifted": "Best settings, shifted images"}
 _STEMS = {"mnist-best": "best", "mnist-shifted": "shifted"}

@@ -12,8 +12,8 @@ from bayesbinn.paper.gather import Cell, Trained
 from bayesbinn.paper.published import DATASETS, OPTIMIZERS, Scores, Value
 
 BEST = (
-    "Ours and the paper's are accuracies in percent, mean ± population standard deviation over seeds, in the first "
-    "epoch with the highest validation accuracy."
+    "Accuracies in percent, mean ± population standard deviation over seeds, in the first epoch with the highest "
+    "validation accuracy."
 )
 LAST = "Test accuracy in percent after the last epoch, mean ± population standard deviation over seeds."
 TRAIN = (
@@ -77,6 +77,11 @@ class Table:
     """The column that the chart shows."""
     saturation: bool = False
     """Whether to show the fraction of weights that the posterior is certain about."""
+
+    @property
+    def compared(self) -> bool:
+        """Whether the paper has any of its numbers."""
+        return any(value is not None for line in self.lines for value in line.paper.values())
 
 
 def _chosen(methods: str | None, offered: Sequence[str], default: Sequence[str]) -> list[str]:
