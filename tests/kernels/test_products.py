@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 import bayesbinn as bb
@@ -169,6 +170,13 @@ class TestLinear:
         x, weight = drawn(6, 20, 50), signs(30, 50)
         ours = torch.func.vmap(products.linear, (0, None))(x, weight)
         torch.testing.assert_close(ours, F.linear(x, weight))
+
+    def test_forward_mode_keeps_its_tangents(self) -> None:
+        x, weight, direction = drawn(20, 50), signs(30, 50), drawn(20, 50, seed=6)
+        with forward_ad.dual_level():
+            y = products.linear(forward_ad.make_dual(x, direction), weight)
+            tangent = forward_ad.unpack_dual(y).tangent
+        torch.testing.assert_close(tangent, direction @ weight.T)
 
 
 class TestTraining:

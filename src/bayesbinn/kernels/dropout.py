@@ -17,7 +17,7 @@ LEAST_ELEMENTS = 1 << 12
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """`torch.nn.functional.dropout`: the same result, and torch's generator continues from the same state."""
     suits = training and not inplace and 0 < p < 1 and input.numel() >= LEAST_ELEMENTS
-    if not suits or not native.usable(input) or native.are_hidden() or not draws_like_torch():
+    if not suits or not native.usable(input) or native.are_transformed() or not draws_like_torch():
         return F.dropout(input, p, training, inplace)
     mask = torch.empty_like(input, requires_grad=False)
     bernoulli_(mask, 1 - p, torch.default_generator)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 Tensors = Sequence[Tensor]
@@ -80,9 +81,12 @@ def usable(*tensors: Tensor) -> bool:
     return True
 
 
-def are_hidden() -> bool:
-    """Whether a transformation of `torch.func` is active: tensors may then have no elements at `data_ptr`."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def are_transformed() -> bool:
+    """Whether a transformation of `torch.func` or forward-mode differentiation is active.
+
+    Tensors may then have no elements at `data_ptr`, or a tangent that a compiled function would lose.
+    """
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def compiled(name: str, buffers: Sequence[str], settings: Sequence[str]) -> Callable[..., None]:

@@ -38,7 +38,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
     if x.dim() < 2 or x.shape[-1] != weight.shape[1] or x.numel() < LEAST_EXAMPLES * x.shape[-1]:
         return False
     # Autocast would multiply in another dtype.
-    return native.usable(x) and not torch.is_autocast_enabled("cpu") and not native.are_hidden()
+    return native.usable(x) and not torch.is_autocast_enabled("cpu") and not native.are_transformed()
 
 
 class _SignLinear(torch.autograd.Function):
