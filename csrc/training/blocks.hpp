@@ -75,5 +75,53 @@ BAYESBINN_INLINE bool all_at_least(const float *x, float bound) {
     return all(mask);
 }
 
+// Single elements of a piece, given by their distances from its first one.
+class Elements {
+   public:
+    // Adds those elements of a block of the piece for which |x| ≥ bound does not hold. If there are many, it adds none
+    // and returns false: such a block is processed as a whole.
+    BAYESBINN_INLINE bool add_below(const float *x, float bound, uint64_t block) {
+        const int before = count_;
+        for (int v = 0; v < VECTORS; v++) {
+            const unsigned beyond = lane_bits(abs(load(x + v * LANES)) >= bound);
+            for (unsigned left = beyond ^ ((1u << LANES) - 1); left; left &= left - 1) {
+                if (count_ - before == FEW) {
+                    count_ = before;
+                    return false;
+                }
+                places_[count_++] = (uint16_t)(block * BLOCK + (uint64_t)v * LANES + (uint64_t)__builtin_ctz(left));
+            }
+        }
+        return true;
+    }
+
+    BAYESBINN_INLINE int count() const { return count_; }
+    BAYESBINN_INLINE uint16_t operator[](int i) const { return places_[i]; }
+
+    // Calls use(i, number, places, δ) for elements i to i + number, as many as fit into a vector. They get the same δ
+    // as from logistic_noise; `noise_block` is the number of the piece's first block of noise.
+    template <class Use>
+    BAYESBINN_INLINE void with_noise(const NoiseStream &noise, uint64_t noise_block, Use use) {
+        for (int k = count_; k % LANES; k++) places_[k] = 0;
+        for (int i = 0; i < count_; i += LANES) {
+            const F delta = half_logit(uniform(noise.bits_of(noise_block, places_ + i)));
+            use(i, count_ - i < LANES ? count_ - i : LANES, places_ + i, delta);
+        }
+    }
+
+    static constexpr int FEW = BLOCK / 4;
+    static constexpr int MOST = PIECE / BLOCK * FEW + LANES;
+
+   private:
+    int count_ = 0;
+    uint16_t places_[MOST];
+};
+
+BAYESBINN_INLINE F gather(const float *x, const uint16_t *places) {
+    F found;
+    for (int lane = 0; lane < LANES; lane++) found[lane] = x[places[lane]];
+    return found;
+}
+
 }  // namespace
 }  // namespace bayesbinn

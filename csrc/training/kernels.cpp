@@ -3,7 +3,9 @@
 // Sampling and updating have a fast path. If |λ| is large enough, no noise can flip a weight: then
 // w = sign(λ), s is a constant, and a block needs neither Philox nor exp and log. At the paper's
 // τ = 1e-10 this holds for nearly all blocks, and the kernels run at the speed of memory.
-// The fast path gives the same bits as the slow one.
+// The fast path gives the same bits as the slow one. Later in training, weights that are about to change their sign
+// gather near λ = 0, a hundredth of all after ten epochs, so that most blocks have one: then noise is drawn for these
+// elements alone, those of a whole piece together.
 //
 // Long formulas are split into several loops over a block, each short enough for the processor to
 // work on several iterations at once.
@@ -76,12 +78,15 @@ void write_training_sample(const TrainingSampleSettings &set, const Arrays &x, R
     const NoiseStream noise(x.key, set.draw);
     const float inverse_temperature = (float)(1 / set.temperature), certain = certain_from(set.temperature);
     const bool held = set.held;
+    Elements uncertain;
+    const uint64_t first = range.begin / BLOCK, whole = range.end / BLOCK;
     each_block<3, 5>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
         if (all_at_least(block.at[1], certain)) {
             if (!held)
                 for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
             if (block.at[2])
                 for (int v = 0; v < VECTORS; v++) block.set(2, v, broadcast(0.0f));
+        } else if (held && !block.at[2] && b < whole && uncertain.add_below(block.at[1], certain, b - first)) {
         } else {
             F u[VECTORS];  // δ, then (λ + δ)/τ
             logistic_noise(noise, b, u);
@@ -97,13 +102,20 @@ void write_training_sample(const TrainingSampleSettings &set, const Arrays &x, R
             }
         }
     });
+    float *weights = x.at[0] + range.begin;
+    const float *naturals = x.at[1] + range.begin;
+    uncertain.with_noise(noise, range.begin / NOISE_BLOCK, [&](int, int number, const uint16_t *places, F delta) {
+        const F sample = relaxed_sample(gather(naturals, places), delta, inverse_temperature);
+        for (int lane = 0; lane < number; lane++) weights[places[lane]] = sample[lane];
+    });
 }
 
 void restore_mode(const ModeSettings &set, const Arrays &x, Range range) {
     const float certain = certain_from(set.temperature);
-    each_block<2, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+    each_block<2, 1>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
         if (all_at_least(block.at[1], certain)) return;
-        for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
+        for (int v = 0; v < VECTORS; v++)
+            if (!all(abs(block(1, v)) >= certain)) block.set(0, v, sign(block(1, v)));
     });
 }
 
@@ -111,27 +123,61 @@ void write_hard_sample(const HardSampleSettings &set, const Arrays &x, Range ran
     write_sample(set.draw, certain_from(0), x, range, [](F natural, F delta) { return sign(natural + delta); });
 }
 
-// Calls use(v, s) for each vector of block b of λ.
-template <class Use>
-BAYESBINN_INLINE void with_scale(
-    const Scale &set, const NoiseStream &noise, uint64_t b, const float *natural, Use use
-) {
-    if (all_at_least(natural, set.certain)) {
-        for (int v = 0; v < VECTORS; v++) use(v, broadcast(set.certain_scale));
-    } else {
-        F x[VECTORS];  // δ, then 1 − w², then s
-        logistic_noise(noise, b, x);
-        for (int v = 0; v < VECTORS; v++) x[v] = sample_slope(load(natural + v * LANES), x[v], set);
-        for (int v = 0; v < VECTORS; v++) x[v] = gradient_scale(load(natural + v * LANES), x[v], set);
-        for (int v = 0; v < VECTORS; v++) use(v, x[v]);
+// The scales s of a piece of λ.
+class Scales {
+   public:
+    Scales(const Scale &set, const NoiseStream &noise, const float *natural, Range range)
+        : set_(set), noise_(noise), first_(range.begin / BLOCK) {
+        natural += range.begin;
+        for (uint64_t k = 0; k < range.end / BLOCK - first_; k++) {
+            const float *block = natural + k * BLOCK;
+            const bool are_few = all_at_least(block, set.certain) || uncertain_.add_below(block, set.certain, k);
+            ends_[k] = are_few ? uncertain_.count() : MANY;
+        }
+        uncertain_.with_noise(noise, range.begin / NOISE_BLOCK, [&](int i, int, const uint16_t *places, F delta) {
+            const F few = gather(natural, places);
+            store(scales_ + i, gradient_scale(few, sample_slope(few, delta, set), set));
+        });
     }
-}
+
+    // Calls use(v, s) for each vector of block b, in order.
+    template <class Use>
+    BAYESBINN_INLINE void with(uint64_t b, const float *natural, bool is_whole, Use use) {
+        const int end = is_whole ? ends_[b - first_] : MANY;
+        if (end == MANY) {
+            F x[VECTORS];  // δ, then 1 − w², then s
+            logistic_noise(noise_, b, x);
+            for (int v = 0; v < VECTORS; v++) x[v] = sample_slope(load(natural + v * LANES), x[v], set_);
+            for (int v = 0; v < VECTORS; v++) x[v] = gradient_scale(load(natural + v * LANES), x[v], set_);
+            for (int v = 0; v < VECTORS; v++) use(v, x[v]);
+        } else if (end == next_) {
+            for (int v = 0; v < VECTORS; v++) use(v, broadcast(set_.certain_scale));
+        } else {
+            alignas(sizeof(F)) float scale[BLOCK];
+            for (int v = 0; v < VECTORS; v++) store(scale + v * LANES, broadcast(set_.certain_scale));
+            for (; next_ < end; next_++) scale[uncertain_[next_] % BLOCK] = scales_[next_];
+            for (int v = 0; v < VECTORS; v++) use(v, load(scale + v * LANES));
+        }
+    }
+
+   private:
+    static constexpr int MANY = -1;
+
+    const Scale &set_;
+    const NoiseStream &noise_;
+    uint64_t first_;
+    int next_ = 0;  // the first of the uncertain elements that has not been used
+    Elements uncertain_;
+    int ends_[PIECE / BLOCK];  // of each block's uncertain elements, or MANY
+    float scales_[Elements::MOST];
+};
 
 void accumulate_scaled(const ScaleSettings &set, const Arrays &x, Range range) {
     const NoiseStream noise(x.key, set.draw);
     const Scale scale(set.temperature, set.eps);
+    Scales scales(scale, noise, x.at[1], range);
     each_block<3, 1>(x, range, [&](uint64_t b, const auto &block, auto) __attribute__((always_inline)) {
-        with_scale(scale, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
+        scales.with(b, block.at[1], b < range.end / BLOCK, [&](int v, F s) __attribute__((always_inline)) {
             block.set(0, v, block(0, v) + s * block(2, v));
         });
     });
@@ -144,6 +190,7 @@ void natural_gradient_update(const RuleSettings &rule, uint64_t draw, bool scale
     const Scale scale(rule.temperature, rule.eps);
     const Rule set(rule);
     const F zero = broadcast(0.0f);
+    Scales scales(scale, noise, x.at[1], scaled || x.at[5] ? Range{range.begin, range.begin} : range);
     each_block<6, 7>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
         const auto step = [&](int v, F scaled_gradient) __attribute__((always_inline)) {
             const F natural = block(1, v);
@@ -160,12 +207,14 @@ void natural_gradient_update(const RuleSettings &rule, uint64_t draw, bool scale
         };
         if (scaled) {
             for (int v = 0; v < VECTORS; v++) step(v, block(3, v));
-        } else if (block.at[5] && !all_at_least(block.at[1], scale.certain)) {
+        } else if (block.at[5] && all_at_least(block.at[1], scale.certain)) {
+            for (int v = 0; v < VECTORS; v++) step(v, broadcast(scale.certain_scale) * block(3, v));
+        } else if (block.at[5]) {
             F s[VECTORS];
             for (int v = 0; v < VECTORS; v++) s[v] = gradient_scale(block(1, v), block(5, v), scale);
             for (int v = 0; v < VECTORS; v++) step(v, s[v] * block(3, v));
         } else {
-            with_scale(scale, noise, b, block.at[1], [&](int v, F s) __attribute__((always_inline)) {
+            scales.with(b, block.at[1], b < range.end / BLOCK, [&](int v, F s) __attribute__((always_inline)) {
                 step(v, s * block(3, v));
             });
         }

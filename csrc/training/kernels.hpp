@@ -16,7 +16,11 @@ constexpr int NOISE_BLOCK = 32;
 // dependency chains of one block with those of the next.
 constexpr int BLOCK = 4 * NOISE_BLOCK;
 
-// Elements of a tensor; `begin` is a multiple of BLOCK.
+// How many elements a thread takes at a time. This does not depend on the number of threads, and every
+// element's result depends only on that element, so the result does not depend on it either.
+constexpr size_t PIECE = 64 * BLOCK;
+
+// A piece of a tensor; the last one may be shorter.
 struct Range {
     size_t begin, end;
 };

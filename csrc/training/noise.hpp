@@ -45,6 +45,22 @@ class NoiseStream {
         }
     }
 
+    // The bits of LANES single elements, given by their distances from the first element of block b.
+    BAYESBINN_INLINE U bits_of(uint64_t b, const uint16_t *elements) const {
+        Words c[4] = {same(0), same(0), same(draw_ & 0xffffffffu), same(draw_ >> 32)};
+        for (int lane = 0; lane < LANES; lane++) {
+            const uint64_t counter = 8 * (b + elements[lane] / NOISE_BLOCK) + elements[lane] % 8;
+            Wide &low = lane % 2 ? c[0].odd : c[0].even, &high = lane % 2 ? c[1].odd : c[1].even;
+            low[lane / 2] = (uint32_t)counter;
+            high[lane / 2] = counter >> 32;
+        }
+        philox(c);
+        U words[4], chosen;
+        for (int j = 0; j < 4; j++) words[j] = interleave(c[j]);
+        for (int lane = 0; lane < LANES; lane++) chosen[lane] = words[elements[lane] % NOISE_BLOCK / 8][lane];
+        return chosen;
+    }
+
    private:
     static BAYESBINN_INLINE Words same(uint64_t x) { return {x + Wide{}, x + Wide{}}; }
 

@@ -1,4 +1,4 @@
-// Products with a matrix of −1 and +1, in exact float32 sums. Included by kernels.cpp, once per instruction set.
+// Products with a matrix of −1 and +1, in float32. Included by kernels.cpp, once per instruction set.
 //
 // Four inputs x₀…x₃ meet four weights in one of 16 ways, ±x₀ ± x₁ ± x₂ ± x₃. For each example and each group of four
 // inputs, the 16 sums fill one 512-bit register. The signs of a group are a number from 0 to 15, and one permutation
@@ -87,8 +87,7 @@ void add_sums(
     const float (*tables)[SUMS], const uint32_t *signs, size_t lanes, size_t words, float *y, size_t outputs,
     __mmask16 mask
 ) {
-    Floats16 total[EXAMPLES];
-    for (size_t e = 0; e < EXAMPLES; e++) total[e] = (Floats16)_mm512_maskz_loadu_ps(mask, y + e * outputs);
+    Floats16 total[EXAMPLES] = {};  // of these words alone: short sums lose less to rounding
     for (size_t word = 0; word < words; word++) {
         Bits16 numbers =
             (Bits16)_mm512_loadu_si512(signs + word * lanes);  // of the next group, in the lowest four bits
@@ -102,7 +101,10 @@ void add_sums(
             numbers >>= GROUP;
         }
     }
-    for (size_t e = 0; e < EXAMPLES; e++) _mm512_mask_storeu_ps(y + e * outputs, mask, (__m512)total[e]);
+    for (size_t e = 0; e < EXAMPLES; e++) {
+        total[e] += (Floats16)_mm512_maskz_loadu_ps(mask, y + e * outputs);
+        _mm512_mask_storeu_ps(y + e * outputs, mask, (__m512)total[e]);
+    }
 }
 
 using AddSums = void (*)(const float (*)[SUMS], const uint32_t *, size_t, size_t, float *, size_t, __mmask16);

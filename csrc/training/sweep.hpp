@@ -10,10 +10,6 @@
 
 namespace bayesbinn {
 
-// How many elements a thread takes at a time. This does not depend on the number of threads, and every
-// element's result depends only on that element, so the result does not depend on it either.
-constexpr size_t PIECE = 64 * BLOCK;
-
 // Below this total number of elements, waking threads costs more than they save.
 constexpr size_t WORTH_SHARING = 4 * PIECE;
 

@@ -117,7 +117,8 @@ void bernoulli(Team team, uint8_t *state, size_t bytes, double probability, floa
     Twister twister;
     for (int k = 0; k < TWISTER_WORDS; k++) twister.words[k] = (uint32_t)known.words[k];
     const bool is_used_up = known.left == 1;
-    if (!is_used_up && (known.left < 1 || known.next + (uint64_t)known.left != TWISTER_WORDS + 1))
+    const bool is_possible = known.left >= 1 && known.left <= TWISTER_WORDS && known.next <= TWISTER_WORDS;
+    if (!is_possible || (!is_used_up && known.next + (uint64_t)known.left != TWISTER_WORDS + 1))
         throw refused("this is not the state of torch's CPU generator");
     twister.next = is_used_up ? TWISTER_WORDS : (int)known.next;
     team.kernels.bernoulli(twister, probability, values, count);

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -107,3 +110,29 @@ def test_foreign_states_are_refused() -> None:
         native.bernoulli(torch.zeros(5056, dtype=torch.uint8), 0.5, torch.empty(3))
     with pytest.raises(ValueError, match="probability"):
         native.bernoulli(torch.Generator().get_state(), 1.5, torch.empty(3))
+    forged = torch.Generator().get_state()
+    forged[8:12], forged[16:24] = (torch.tensor([n], dtype=t).view(torch.uint8) for n, t in FORGED)
+    with pytest.raises(ValueError, match="not the state"):
+        native.bernoulli(forged, 0.5, torch.empty(3))
+    for values in (torch.empty(3, dtype=torch.float64), torch.empty(6)[::2]):
+        with pytest.raises(ValueError, match="float32"):
+            native.bernoulli(torch.Generator().get_state(), 0.5, values)
+
+
+FORGED = ((1_000_000, torch.int32), (-999_375, torch.int64))
+"""How many numbers are left and where the next one is: their sum is right, but both lie far outside."""
+
+
+@needs_native
+def test_threads_draw_different_masks() -> None:
+    x = torch.ones(1 << 16)
+    with ThreadPoolExecutor(4) as pool:
+        masks = list(pool.map(lambda _: kernel.dropout(x, 0.5), range(40)))
+    assert len({mask.numpy().tobytes() for mask in masks}) == 40
+
+
+def test_small_masks_are_left_to_torch() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.2))
+    assert isinstance(training.faster_dropout(model, 16), nullcontext)
+    assert isinstance(training.faster_dropout(model, 64), nullcontext) != native.available
+    assert isinstance(training.faster_dropout(nn.Linear(64, 64), 1000), nullcontext)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import bayesbinn as bb
 from bayesbinn.kernels import native, products
@@ -33,6 +39,7 @@ SHAPES = [
 @pytest.fixture
 def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(products, "LEAST_SIDE", 1)
     monkeypatch.setattr(products, "LEAST_EXAMPLES", 1)
 
 
@@ -64,6 +71,26 @@ class TestLookup:
         assert packed is not None
         assert_close(packed.times_transposed(x), x.double() @ weight.double().T)
         assert_close(packed.times(y), y.double() @ weight.double())
+
+    def test_long_sums_are_as_precise_as_torch_s(self) -> None:
+        weight, x = torch.ones(64, 16384), torch.full((3, 16384), 0.1)
+        packed = native.packed_signs(weight)
+        assert packed is not None
+        exact = x.double().sum(1, keepdim=True)
+        assert float(((packed.times_transposed(x) - exact) / exact).abs().max()) < 3e-6
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_the_default_dtype_does_not_matter(self, dtype: torch.dtype) -> None:
+        weight, x = signs(70, 65), drawn(3, 65)
+        torch.set_default_dtype(dtype)
+        try:
+            packed = native.packed_signs(weight)
+            assert packed is not None
+            found = packed.times_transposed(x)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert found.dtype is torch.float32
+        torch.testing.assert_close(found, x @ weight.T)
 
     def test_small_whole_numbers_are_exact(self) -> None:
         weight, x = signs(130, 300), drawn(23, 300).mul(8).round()
@@ -105,8 +132,9 @@ class TestLookup:
     def test_wrong_shapes_are_refused(self) -> None:
         packed = native.packed_signs(signs(40, 64))
         assert packed is not None
-        with pytest.raises(ValueError, match="64 are needed"):
-            packed.times_transposed(drawn(3, 65))
+        for wrong in (drawn(3, 65), drawn(3, 64).double(), drawn(64, 3).t()):
+            with pytest.raises(ValueError, match="64 contiguous ones of float32 are needed"):
+                packed.times_transposed(wrong)
 
 
 @needs_lookup
@@ -165,18 +193,102 @@ class TestLinear:
             assert not is_looked_up(y)
         with torch.autocast("cpu", torch.bfloat16):
             assert products.linear(x, weight).dtype is torch.bfloat16
+        with torch.no_grad():
+            assert torch.equal(products.linear(x, weight), F.linear(x, weight))
+        with pytest.raises(RuntimeError):
+            products.linear(x, weight, drawn(30).double())
+        assert torch.equal(products.linear(x, weight, drawn(20, 30)), F.linear(x, weight, drawn(20, 30)))
+        plain = drawn(20, 50)
+        for odd in (plain.to_sparse(), plain.to_mkldnn()):
+            assert not products._suits(odd, weight, None)
+
+    def test_narrow_layers_are_left_to_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        assert products.worthwhile(signs(512, 512))
+        assert not products.worthwhile(signs(10, 30_000)) and not products.worthwhile(signs(30_000, 10))
 
     def test_works_under_vmap(self) -> None:
         x, weight = drawn(6, 20, 50), signs(30, 50)
         ours = torch.func.vmap(products.linear, (0, None))(x, weight)
         torch.testing.assert_close(ours, F.linear(x, weight))
 
-    def test_forward_mode_keeps_its_tangents(self) -> None:
-        x, weight, direction = drawn(20, 50), signs(30, 50), drawn(20, 50, seed=6)
+
+class _Counting(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.linear += func is F.linear
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def inside() -> Iterator[nn.Sequential]:
+    """A network of three layers, two of them large, inside a training block."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Linear(600, 512, bias=False), nn.Tanh(), nn.Linear(512, 512, bias=False), nn.Tanh()),
+        nn.Linear(512, 10, bias=False),
+    )
+    binary, _ = bb.split_parameters(model)
+    optimizer = bb.STEAdam(binary, lr=1e-3)
+    with optimizer.sampled_params(train=True):
+        yield model
+
+
+class TestWatched:
+    """Whatever else watches or transforms torch's calls sees torch's own."""
+
+    def test_it_is_used_otherwise(self, inside: nn.Sequential) -> None:
+        assert is_looked_up(inside[0](drawn(50, 600))) == native.multiplies_signs
+
+    @pytest.mark.parametrize("reentrant", [True, False])
+    def test_checkpoints(self, inside: nn.Sequential, reentrant: bool) -> None:
+        x = drawn(50, 600).requires_grad_()
+        checkpoint(inside, x, use_reentrant=reentrant).pow(2).mean().backward()
+        assert x.grad is not None
+        expected = torch.autograd.grad(inside(x).pow(2).mean(), x)[0]
+        assert float((x.grad - expected).abs().max()) < 1e-4 * float(expected.abs().max())
+
+    def test_batches_of_gradients(self, inside: nn.Sequential) -> None:
+        x, batch = drawn(50, 600).requires_grad_(), drawn(4, 50, 10, seed=1)
+        y = inside(x)
+        (found,) = torch.autograd.grad(y, x, batch, is_grads_batched=True, retain_graph=True)
+        expected = torch.stack([torch.autograd.grad(y, x, each, retain_graph=True)[0] for each in batch])
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+    def test_tangents(self, inside: nn.Sequential) -> None:
+        x, direction, weight = drawn(50, 600), drawn(50, 600, seed=6), inside[0].weight.detach()
         with forward_ad.dual_level():
-            y = products.linear(forward_ad.make_dual(x, direction), weight)
-            tangent = forward_ad.unpack_dual(y).tangent
+            tangent = forward_ad.unpack_dual(inside[0](forward_ad.make_dual(x, direction))).tangent
         torch.testing.assert_close(tangent, direction @ weight.T)
+        x.requires_grad_()
+        y = inside[0](x)
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(drawn(50, 512), drawn(50, 512, seed=7))
+            (slope,) = torch.autograd.grad(y, x, dual)
+            tangent = forward_ad.unpack_dual(slope).tangent
+        torch.testing.assert_close(tangent, drawn(50, 512, seed=7) @ weight)
+
+    def test_tracers(self, inside: nn.Sequential) -> None:
+        other = drawn(50, 600, seed=8)
+        for traced in (make_fx(lambda x: inside(x))(drawn(50, 600)), torch.jit.trace(inside, drawn(50, 600))):
+            torch.testing.assert_close(traced(other), inside(other), rtol=1e-4, atol=1e-3)
+
+    def test_modes(self, inside: nn.Sequential) -> None:
+        with _Counting() as counting:
+            inside(drawn(50, 600))
+        assert counting.linear == 3
+        with FlopCounterMode(display=False) as flops:
+            inside(drawn(50, 600))
+        assert flops.get_total_flops() == 2 * 50 * (600 * 512 + 512 * 512 + 512 * 10)
+
+    def test_other_arguments(self, inside: nn.Sequential) -> None:
+        out = torch.empty(50, 512)
+        with torch.no_grad():
+            F.linear(drawn(50, 600), inside[0].weight, out=out)
+        torch.testing.assert_close(out, inside[0](drawn(50, 600)).detach(), rtol=1e-4, atol=1e-3)
 
 
 class TestTraining:

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 Tensors = Sequence[Tensor]
@@ -81,14 +80,6 @@ def usable(*tensors: Tensor) -> bool:
     return True
 
 
-def are_transformed() -> bool:
-    """Whether a transformation of `torch.func` or forward-mode differentiation is active.
-
-    Tensors may then have no elements at `data_ptr`, or a tangent that a compiled function would lose.
-    """
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-
-
 def compiled(name: str, buffers: Sequence[str], settings: Sequence[str]) -> Callable[..., None]:
     """The native kernel `name` as a function of lists of `buffers`, followed by `settings`, all matched by name."""
     columns = _native.COLUMNS.get(name, [])
@@ -152,8 +143,8 @@ class Signs:
 def packed_signs(weights: Tensor) -> Signs | None:
     """A usable matrix of −1 and +1; None if it has other values."""
     rows, columns = weights.shape
-    by_rows = torch.empty(_native.sign_words(columns, rows), dtype=torch.int32)
-    by_columns = torch.empty(_native.sign_words(rows, columns), dtype=torch.int32)
+    by_rows = torch.empty(_native.sign_words(columns, rows), dtype=torch.int32, device="cpu")
+    by_columns = torch.empty(_native.sign_words(rows, columns), dtype=torch.int32, device="cpu")
     addresses = by_rows.data_ptr(), by_columns.data_ptr()
     if not _native.pack_signs(torch.get_num_threads(), weights.data_ptr(), rows, columns, *addresses):
         return None
@@ -161,9 +152,9 @@ def packed_signs(weights: Tensor) -> Signs | None:
 
 
 def _multiplied(x: Tensor, signs: Tensor, inputs: int, outputs: int) -> Tensor:
-    if x.shape[-1] != inputs:
-        raise ValueError(f"got {x.shape[-1]} inputs; {inputs} are needed")
-    y = torch.empty(*x.shape[:-1], outputs)
+    if x.shape[-1] != inputs or not usable(x):
+        raise ValueError(f"got {x.shape[-1]} inputs of {x.dtype}; {inputs} contiguous ones of float32 are needed")
+    y = torch.empty(*x.shape[:-1], outputs, dtype=torch.float32, device="cpu")
     examples = x.numel() // max(inputs, 1)
     threads = torch.get_num_threads()
     _native.multiply_signs(threads, x.data_ptr(), signs.data_ptr(), y.data_ptr(), examples, inputs, outputs)
@@ -172,4 +163,6 @@ def _multiplied(x: Tensor, signs: Tensor, inputs: int, outputs: int) -> Tensor:
 
 def bernoulli(state: Tensor, probability: float, values: Tensor) -> None:
     """Fill usable values as `bernoulli_` does, given the state of torch's CPU generator, which is advanced."""
+    if not usable(values) or state.dtype is not torch.uint8 or not (state.is_cpu and state.is_contiguous()):
+        raise ValueError(f"got values of {values.dtype} and a state of {state.dtype}; float32 and uint8 are needed")
     _native.bernoulli(state.data_ptr(), state.numel(), probability, values.data_ptr(), values.numel())

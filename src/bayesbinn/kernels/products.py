@@ -13,20 +13,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bayesbinn.kernels import native
+from bayesbinn.kernels.shortcuts import has_elements, is_watched
 
 LEAST_WEIGHTS = 1 << 18
-"""Smaller layers do not repay the packing."""
-LEAST_EXAMPLES = 16
+LEAST_SIDE = 64
+LEAST_EXAMPLES = 32
+"""Smaller and narrower layers and batches do not repay the packing and the tables."""
 
 
 def worthwhile(weight: Tensor) -> bool:
     """Whether `linear` may be faster than torch for this weight, should it hold signs."""
-    return native.multiplies_signs and weight.dim() == 2 and weight.numel() >= LEAST_WEIGHTS and native.usable(weight)
+    if not native.multiplies_signs or weight.dim() != 2 or weight.numel() < LEAST_WEIGHTS:
+        return False
+    return min(weight.shape) >= LEAST_SIDE and has_elements(weight)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear`: by lookup if the weight holds only signs, otherwise by torch."""
-    suits = worthwhile(weight) and _suits(input, weight)
+    suits = worthwhile(weight) and _suits(input, weight, bias)
     signs = native.packed_signs(weight.detach()) if suits else None
     if signs is None:
         return F.linear(input, weight, bias)
@@ -34,18 +38,23 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y if bias is None else y + bias
 
 
-def _suits(x: Tensor, weight: Tensor) -> bool:
-    if x.dim() < 2 or x.shape[-1] != weight.shape[1] or x.numel() < LEAST_EXAMPLES * x.shape[-1]:
+def _suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    if not has_elements(x) or x.dim() < 2 or x.shape[-1] != weight.shape[1]:
         return False
-    # Autocast would multiply in another dtype.
-    return native.usable(x) and not torch.is_autocast_enabled("cpu") and not native.are_transformed()
+    if bias is not None and not (has_elements(bias) and bias.shape == weight.shape[:1]):
+        return False
+    # Without gradients, this may be the first pass of a checkpoint, which torch repeats without us. Autocast would
+    # multiply in another dtype.
+    is_ordinary = torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+    return is_ordinary and x.numel() >= LEAST_EXAMPLES * x.shape[-1]
 
 
 class _SignLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, signs: native.Signs) -> Tensor:
-        # Saved although the signs suffice: autograd then notices if the weight changes before the backward pass.
-        ctx.save_for_backward(x, weight)
+        # As in torch, the weight is only needed for the gradient of x. The signs would suffice, but autograd then
+        # notices if the weight changes before the backward pass.
+        ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None)
         ctx.signs = signs
         return signs.times_transposed(x)
 
@@ -57,9 +66,8 @@ class _SignLinear(torch.autograd.Function):
         of_x = of_weight = None
         if wants_x:
             # With create_graph=True, the derivative of this product is wanted as well.
-            is_final = native.usable(gradient) and not torch.is_grad_enabled()
+            is_final = has_elements(gradient) and not torch.is_grad_enabled() and not is_watched()
             of_x = ctx.signs.times(gradient) if is_final else gradient @ weight
         if wants_weight:
-            rows, columns = weight.shape
-            of_weight = gradient.reshape(-1, rows).t() @ x.reshape(-1, columns)
+            of_weight = gradient.reshape(-1, ctx.signs.rows).t() @ x.reshape(-1, ctx.signs.columns)
         return of_x, of_weight, None

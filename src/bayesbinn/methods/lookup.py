@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from bayesbinn.kernels import products
+from bayesbinn.kernels.shortcuts import Shortcut
+
+_ARGUMENTS = {"input", "weight", "bias"}
 
 
 def looking_up(weights: Iterable[Tensor]) -> AbstractContextManager[Any]:
@@ -20,19 +21,15 @@ def looking_up(weights: Iterable[Tensor]) -> AbstractContextManager[Any]:
     return SignProducts(large) if large else nullcontext()
 
 
-class SignProducts(TorchFunctionMode):
+class SignProducts(Shortcut):
     """Replaces `torch.nn.functional.linear` for the given weights."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         super().__init__()
         self._weights = {id(weight) for weight in weights}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is F.linear and not torch.compiler.is_compiling():
-            weight = args[1] if len(args) > 1 else kwargs.get("weight")
-            if id(weight) in self._weights:
-                return products.linear(*args, **kwargs)
-        return func(*args, **kwargs)
+    def replacement(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is not F.linear or not _ARGUMENTS.issuperset(kwargs):
+            return None
+        weight = args[1] if len(args) > 1 else kwargs.get("weight")
+        return products.linear if id(weight) in self._weights else None

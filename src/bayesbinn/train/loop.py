@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -79,10 +79,11 @@ def train_batches(
     model.train()
     side_by_side = is_side_by_side(model)
     device = next(model.parameters()).device
-    faster = faster_dropout(model)
+    faster: AbstractContextManager[None] | None = None
     for (x, y), size in zip(batches, repeat(None) if sizes is None else sizes, strict=False):
         x, y = x.to(device), y.to(device)
         weight = None if size is None or len(x) == size else len(x) * ranks.world() / size
+        faster = faster or faster_dropout(model, len(x))
         before_batch()
         if real_optimizer is not None:
             real_optimizer.zero_grad()
