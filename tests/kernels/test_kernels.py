@@ -404,6 +404,35 @@ def test_fast_path_changes_nothing(temperature: float) -> None:
             assert same_bits(short, long)
 
 
+@needs_native
+@pytest.mark.parametrize("temperature", [1e-10, 1e-2])
+@pytest.mark.parametrize("every", [1000, 128, 17, 4, 3])
+def test_fast_path_with_some_uncertain_weights(every: int, temperature: float, threads: int) -> None:
+    """Noise for single elements: a few in a block, as many as are worth it, and more."""
+    rule = reference.RuleSettings(0.1, temperature, 1e-10, 100.0, 1.0, 0.0)
+
+    def build(size: int, shifted: bool) -> tuple[list[Tensor], list[Tensor]]:
+        natural, g = values(size, 1, 4.0, shifted), values(size, 2, shifted=shifted)
+        is_certain = torch.arange(size) % every != 5 % every
+        natural[is_certain] = 1e5 * reference.sign(natural[is_certain])
+        p, total = reference.sign(natural), values(size, 3)
+        if shifted:
+            p = torch.cat([torch.zeros(1), p])[1:]
+        expected_total = total + reference.gradient_scale(natural, KEY, DRAW, 0, temperature, 1e-10) * g
+        compiled.accumulate_scaled([total], [natural], [g], [KEY], DRAW, temperature, 1e-10)
+        compiled.write_training_sample([p], [natural], [None], [KEY], DRAW, temperature, True)
+        sample = p.clone()
+        compiled.restore_mode([p], [natural], temperature)
+        mode = p.clone()
+        scaled = reference.gradient_scale(natural, KEY, DRAW, 0, temperature, 1e-10) * g
+        new, _ = reference.natural_gradient_step(natural, scaled, None, None, rule)
+        expected = [reference.relaxed_sample(natural, KEY, DRAW, 0, temperature), reference.sign(natural)]
+        compiled.bayesbinn_update([p], [natural], [g], [None], [None], [KEY], DRAW, rule)
+        return [total, sample, mode, p, natural], [expected_total, *expected, reference.sign(new), new]
+
+    in_layouts(build)
+
+
 # Draws in which KEY gives one of the first 32 elements the smallest and the largest possible δ.
 EXTREME_DRAWS = [(395740, -1.0), (70683, 1.0)]
 
