@@ -91,6 +91,7 @@ web: wasm
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/training.py --out results/benchmarks
+	$(BIN)/python benchmarks/shortcuts.py --out results/benchmarks
 	$(BIN)/python benchmarks/profile_step.py --out results/benchmarks
 	$(BIN)/python benchmarks/loader.py --out results/benchmarks
 	$(BIN)/python benchmarks/scaling.py --out results/benchmarks

@@ -1,0 +1,141 @@
+"""What lookups and faster dropout masks save in a training step of the paper's MNIST network.
+
+One process, all contestants interleaved in every round, medians, with the training loop of the package:
+
+    python benchmarks/shortcuts.py [--out FOLDER] [--rounds N] [--threads 1,2]
+
+`late` has λ as after ten epochs of MNIST: a hundredth of the weights are so close to 0 that noise can flip them. Prints
+a table and writes FOLDER/shortcuts.json and FOLDER/shortcuts.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+import bayesbinn as bb
+from bayesbinn.environment import describe
+from bayesbinn.kernels import native
+from bayesbinn.models import mnist_mlp
+from bayesbinn.paper.drawing import markdown_table
+from bayesbinn.train import loop
+from bayesbinn.train.memory import keep_freed_memory
+
+UNITS = {512: 0.25, 2048: 1.0}
+UNCERTAIN = 0.01
+NEAR = 8.0
+"""|λ| of the uncertain weights is below this."""
+STEPS = 4
+"""In each round."""
+KINDS = ("fused Adam", "BayesBiNN without shortcuts", "BayesBiNN", "late, without shortcuts", "late")
+
+
+@contextmanager
+def without_shortcuts() -> Iterator[None]:
+    """Everything by torch's own products and masks."""
+    before = native.multiplies_signs, loop.faster_dropout
+    native.multiplies_signs, loop.faster_dropout = False, lambda *_: nullcontext()
+    try:
+        yield
+    finally:
+        native.multiplies_signs, loop.faster_dropout = before
+
+
+def contestant(kind: str, width: float) -> Callable[[], None]:
+    """A function that makes a few steps."""
+    torch.manual_seed(0)
+    model = mnist_mlp(width=width).train()
+    x, y = torch.randn(100, 784), torch.randint(10, (100,))
+    if kind == "fused Adam":
+        adam = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+
+        def steps_of_adam() -> None:
+            for _ in range(STEPS):
+                adam.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                adam.step()
+
+        return steps_of_adam
+    binary, _ = bb.split_parameters(model)
+    init = late_posterior(binary) if kind.startswith("late") else "random"
+    # A rate of 0 keeps the weights where they are; the work is the same.
+    optimizer = bb.BayesBiNN(binary, lr=0.0, train_set_size=54_000, temperature=1e-10, init=init, seed=0)
+
+    def steps() -> None:
+        with without_shortcuts() if "without" in kind else nullcontext():
+            loop.train_batches(model, optimizer, [(x, y)] * STEPS, loop.Totals())
+
+    return steps
+
+
+def late_posterior(binary: list[tuple[str, torch.nn.Parameter]]) -> bb.BernoulliPosterior:
+    natural = {}
+    for name, parameter in binary:
+        far = torch.randn(parameter.shape) * 1e6
+        near = (2 * torch.rand(parameter.shape) - 1) * NEAR
+        natural[name] = torch.where(torch.rand(parameter.shape) < UNCERTAIN, near, far)
+    return bb.BernoulliPosterior(natural)
+
+
+def measured(units: int, threads: int, rounds: int) -> dict[str, float]:
+    """Milliseconds per step of every contestant."""
+    torch.set_num_threads(threads)
+    racing = {kind: contestant(kind, UNITS[units]) for kind in KINDS}
+    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for number in range(rounds + 1):
+        for kind, steps in racing.items():
+            started = time.perf_counter()
+            steps()
+            if number:  # the first round warms up
+                times[kind].append(1e3 * (time.perf_counter() - started) / STEPS)
+    return {kind: statistics.median(each) for kind, each in times.items()}
+
+
+def markdown(found: dict[str, Any]) -> str:
+    machine = found["machine"]
+    rows = [
+        [str(row["units"]), str(row["threads"]), *(f"{row['milliseconds'][kind]:.1f}" for kind in KINDS)]
+        for row in found["rows"]
+    ]
+    return (
+        "# Shortcuts in a training step\n\n"
+        f"{machine['processor']}, torch {machine['torch']}, kernels: {machine['kernels']}. Milliseconds per step of "
+        "the MNIST MLP, batch 100, medians over rounds in which all contestants ran in turn, in one process. Late: "
+        f"{100 * UNCERTAIN:.0f} % of the weights are uncertain, as after ten epochs of MNIST. Without shortcuts: "
+        "torch's own products and dropout masks, as for fused Adam.\n\n"
+        f"{markdown_table(['Units', 'Threads', *KINDS], rows)}\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder for shortcuts.json and shortcuts.md")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", default="1,2")
+    arguments = parser.parse_args()
+    keep_freed_memory()
+    rows = [
+        {"units": units, "threads": threads, "milliseconds": measured(units, threads, arguments.rounds)}
+        for units in UNITS
+        for threads in map(int, arguments.threads.split(","))
+    ]
+    found = {"machine": {k: v for k, v in describe().items() if k != "why"}, "rows": rows}
+    text = markdown(found)
+    print(text)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "shortcuts.json").write_text(json.dumps(found, indent=1) + "\n")
+        (arguments.out / "shortcuts.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
