@@ -284,6 +284,10 @@ class TestWatched:
             inside(drawn(50, 600))
         assert flops.get_total_flops() == 2 * 50 * (600 * 512 + 512 * 512 + 512 * 10)
 
+    def test_a_torch_with_other_internals(self, inside: nn.Sequential, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+        assert not is_looked_up(inside[0](drawn(50, 600)))
+
     def test_other_arguments(self, inside: nn.Sequential) -> None:
         out = torch.empty(50, 512)
         with torch.no_grad():

@@ -32,7 +32,17 @@ class Shortcut(TorchFunctionMode):
 
 
 def is_watched() -> bool:
-    """Whether torch's calls are traced, transformed or replaced by somebody else."""
+    """Whether torch's calls are traced, transformed or replaced by somebody else.
+
+    Only torch's internals can tell. If another version of torch has others, nothing is known, and no shortcut is taken.
+    """
+    try:
+        return _is_watched()
+    except (AttributeError, TypeError):
+        return True
+
+
+def _is_watched() -> bool:
     return (
         torch._C._get_tracing_state() is not None
         or torch._C._len_torch_dispatch_stack() > 0
