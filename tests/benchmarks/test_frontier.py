@@ -14,6 +14,7 @@ import torch
 
 from bayesbinn.experiments.config import load_experiment
 from bayesbinn.paper import frontier, records
+from bayesbinn.paper.evidence import load_queue, planned
 from bayesbinn.runs.single import Run
 from tests.helpers.places import ROOT
 
@@ -147,3 +148,10 @@ def test_the_posterior_s_worth_is_judged_by_paired_errors() -> None:
     _, verdicts = frontier.worth({"cells": cells})
     assert "NLL not better" in verdicts[0] and "not within 0.3 points (-1.00" in verdicts[0]
     assert frontier.worth({"cells": {"a": cells["a"]}}) == ("Not computed yet.", [])
+
+
+def test_networks_that_are_not_measured_yet_are_named() -> None:
+    names = [run.name for part in load_queue().parts if "frontier" in part.measure for run in planned(part)]
+    small = {"runs": [{"run": name} for name in names if "width0.0625" in name]}
+    assert frontier.missing({"cells": {"a": small}}) == ["Not computed yet: networks of 512 and 2048 units."]
+    assert frontier.missing({"cells": {"a": {"runs": [{"run": name} for name in names]}}}) == []

@@ -14,6 +14,7 @@ import numpy as np
 
 from bayesbinn.files import write_whole
 from bayesbinn.paper.drawing import BLACK, BLUE, GRAY, ORANGE, SKY, markdown_table, new_figure
+from bayesbinn.paper.evidence import load_queue, planned
 
 GREEN, PINK = "#009E73", "#CC79A7"
 LOOKS = {
@@ -38,6 +39,8 @@ STRANGERS = {"scrambled": "Scrambled", "inverted": "Inverted", "photographs": "P
 BUDGETS = (1 << 15, 1 << 17, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 1 << 24, 1 << 26)
 UNITS = 2048
 """Hidden units at width 1."""
+
+SO_FAR = "Not computed yet:"
 
 Numbers = dict[str, Any]
 
@@ -234,6 +237,19 @@ def _blocks(group: Group, what: str) -> list[float]:
 # ---- files -----------------------------------------------------------------------------------------
 
 
+def missing(found: Numbers) -> list[str]:
+    """Which networks of the evidence queue are not among the cells: with them, another one may win."""
+    measured = {run["run"] for cell in found["cells"].values() for run in cell.get("runs", ())}
+    left = {
+        round(UNITS * run.experiment.model.width)
+        for part in load_queue().parts
+        if "frontier" in part.measure
+        for run in planned(part)
+        if run.name not in measured
+    }
+    return [f"{SO_FAR} networks of {' and '.join(map(str, sorted(left)))} units."] if left else []
+
+
 def write(found: Numbers, out: Path) -> None:
     """Everything that is drawn from the numbers."""
     machine = found.get("machine", {})
@@ -251,19 +267,25 @@ def write(found: Numbers, out: Path) -> None:
         "at τ = 1e-10 all samples are the mode.",
     ]
     lines = ["# What bytes and microseconds buy on MNIST", "", table(found), "", "## At equal bytes, who wins?", ""]
-    lines += [f"- {sentence}" for sentence in winners(found) or ["Not computed yet."]]
+    lines += [f"- {sentence}" for sentence in [*winners(found), *missing(found)]]
     lines += ["", *(f"- {note}" for note in notes), ""]
     write_whole(out / "frontier.md", "\n".join(lines).encode())
     rows, verdicts = worth(found)
-    lines = ["# Is the posterior worth its samples?", "", rows, "", *(f"- {verdict}" for verdict in verdicts)]
+    lines = ["# Is the posterior worth its samples?", "", rows, ""]
+    lines += [f"- {sentence}" for sentence in [*verdicts, *missing(found)]]
     lines += [
         "- Differences from the mode of runs at τ = 1e-10, paired over blocks of the same test images: the mean and "
         "its standard error.",
-        "- From the cells of frontier.json at the largest width; 10 samples take as many bytes as 10 networks.",
+        f"- From the cells of frontier.json at the largest width, {_most_units(found)} units; 10 samples take as many "
+        "bytes as 10 networks.",
         "",
     ]
     write_whole(out / "posterior-worth.md", "\n".join(lines).encode())
     draw(found, out / "frontier.png")
+
+
+def _most_units(found: Numbers) -> int:
+    return max((group.units for group in groups_of(found)), default=0)
 
 
 def draw(found: Numbers, path: Path) -> None:
@@ -282,16 +304,39 @@ def draw(found: Numbers, path: Path) -> None:
         for row, (label, across) in enumerate((("bytes", ("bytes",)), ("µs per image", ("microseconds", "1")))):
             for axis, (title, up) in zip(axes[row], columns, strict=True):
                 _panel(axis, groups, across, up)
-                axis.set(xscale="log", xlabel=label, title=title)
-                if title in ("test error (%)", "NLL"):
-                    axis.set_yscale("log")
-                    axis.yaxis.set_major_formatter("{x:g}")
-                    axis.yaxis.set_minor_formatter("{x:g}")
-                axis.grid(which="both", linewidth=0.3, color="#dddddd")
+                axis.set(xlabel=label, title=title)
+                _in_decades(axis, "x", _short)
+                low, high = axis.get_ylim()
+                if title in ("test error (%)", "NLL") and high > 4 * low > 0:
+                    _in_decades(axis, "y", lambda value: f"{value:g}")
+                axis.grid(linewidth=0.3, color="#dddddd")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, loc="outside upper center", ncols=4)
         figure.savefig(path)
+
+
+def _in_decades(axis: Any, which: str, text: Callable[[float], str]) -> None:
+    """A logarithmic axis with few labels: at 1, 2 and 5 of each decade, or at 1 if it has many decades."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    getattr(axis, f"set_{which}scale")("log")
+    low, high = getattr(axis, f"get_{which}lim")()
+    own = getattr(axis, f"{which}axis")
+    own.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    own.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    own.set_minor_locator(NullLocator())
+
+
+def _short(value: float) -> str:
+    """
+    >>> _short(20_000), _short(1_000_000), _short(50)
+    ('20k', '1M', '50')
+    """
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
 
 
 def _panel(axis: Any, groups: list[Group], across: tuple[str, ...], up: tuple[str, ...]) -> None:

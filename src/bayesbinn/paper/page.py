@@ -15,6 +15,7 @@ from bayesbinn.paper.cost import GPU, GPU_SHARE, cost_of
 from bayesbinn.paper.drawing import markdown_table
 from bayesbinn.paper.earlier import MARK, NOTE
 from bayesbinn.paper.evidence import load_queue, planned
+from bayesbinn.paper.frontier import SO_FAR
 from bayesbinn.paper.gather import duration
 from bayesbinn.paper.published import DATASETS, EPOCHS, SEEDS, STREAM, Value
 from bayesbinn.paper.table_schedules import COLUMNS, LENGTHS
@@ -235,12 +236,14 @@ def _frontier(results: Path) -> str:
     title = "### What bytes and microseconds buy on MNIST"
     if not found.get("cells"):
         return f"{title}\n\n{NOT_YET.capitalize()}."
+    told = ("- Up to ", "- BayesBiNN, posterior mean", f"- {SO_FAR}")
     sentences = [
         line
         for name in ("frontier.md", "posterior-worth.md")
         for line in (folder / name).read_text(encoding="utf-8").splitlines()
-        if line.startswith("- Up to ") or line.startswith("- BayesBiNN, posterior mean")
+        if line.startswith(told)
     ]
+    sentences = list(dict.fromkeys(sentences))  # both say what is missing
     picture = "[![The frontier](../results/benchmarks/frontier.png)](../results/benchmarks/frontier.md)"
     worth = "[Is the posterior worth its samples?](../results/benchmarks/posterior-worth.md)"
     return f"{title}\n\n{picture}\n\n" + "\n".join(sentences) + f"\n\n{worth}"
