@@ -477,6 +477,31 @@ def test_a_terminal_gets_a_bar_with_accuracy_and_flips() -> None:
         assert "test 93.25 %  flipped 12.50 %  1.5 s" in text.getvalue()
 
 
+def test_the_calibration_after_the_last_epoch_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from bayesbinn.cli import progress as display
+    from bayesbinn.train.loop import Totals
+    from bayesbinn.train.progress import Progress
+
+    row = {"epoch": 3, "train_loss": 0.5, "test_accuracy": 93.25, "seconds": 1.5}
+    for terminal in (True, False):
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=terminal, width=140, color_system=None)
+        monkeypatch.setattr(display, "SILENCE", 0.2)
+        with display.shown(console, "ste", 3) as update:
+            update(Progress(3, 3, 10, 10, Totals(), row))
+            update(Progress(3, 3, 0, 1, Totals(), calibrated=0.125))
+            assert "calibrating" not in text.getvalue() or terminal, "a short calibration needs no line in a log"
+            time.sleep(0.4)
+            update(Progress(3, 3, 0, 1, Totals(), calibrated=0.5))
+            time.sleep(0.4 if terminal else 0)
+            assert "calibrating 50 %" in text.getvalue()
+            update(Progress(3, 3, 0, 1, Totals(), calibrated=1.0))
+        assert text.getvalue().rindex("test 93.25 %") > text.getvalue().rindex("calibrating") or not terminal
+        assert text.getvalue().count("calibrating") == 1 or terminal
+
+
 def test_the_second_ctrl_c_ends_at_once() -> None:
     from bayesbinn.train.progress import stoppable
 

@@ -430,6 +430,24 @@ def test_a_point_mass_is_calibrated() -> None:
     assert scale.mode == pytest.approx(0.4, rel=0.1) and scale.mean == pytest.approx(scale.mode, rel=1e-3)
 
 
+def test_a_saturated_posterior_needs_one_pass_and_gets_what_samples_would_give() -> None:
+    model, generator = network(), torch.Generator().manual_seed(5)
+    x = torch.randn(120, 1, 6, 6, generator=generator)
+    y = torch.randint(4, (120,), generator=generator)
+    posterior = random_posterior(model)
+    certain = BernoulliPosterior({name: 1e6 * value for name, value in posterior.natural.items()})
+    passes: list[float] = []
+    found = calibrate(model, certain, x, y, samples=10, batch_size=40, on_progress=passes.append).logit_scale
+    assert passes == pytest.approx([1 / 3, 2 / 3, 1])
+    logits = predict(model, certain, x, task="regression").mean
+    expected = fit_logits(torch.stack([logits] * 10), y)
+    assert found.mean == pytest.approx(expected.scale, rel=1e-4) and (found.mode, found.mode_shift) == found.of(10)
+
+    passes.clear()
+    calibrate(model, posterior, x, y, samples=10, batch_size=40, on_progress=passes.append)
+    assert len(passes) > 3 and passes == sorted(passes) and passes[2] == pytest.approx(1 / 11) and passes[-1] == 1
+
+
 def test_many_rows_and_samples_take_seconds() -> None:
     """10,000 rows, 10 classes, 20 samples: 1.3 seconds of one core."""
     z = torch.randn(1, 10_000, 10) + 0.5 * torch.randn(20, 10_000, 10)

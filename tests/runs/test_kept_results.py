@@ -12,8 +12,11 @@ import pytest
 import torch
 
 from bayesbinn.errors import InvalidFile
+from bayesbinn.posterior import LogitScale
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.trained import load_network
+from bayesbinn.train import calibration
+from bayesbinn.train.progress import Progress, RunStopped
 from tests.helpers.commands import Call
 from tests.runs.test_data import wine_experiment, write_wine
 from tests.train.test_residuals import linear, predicted
@@ -55,6 +58,50 @@ def test_point_masses_that_continue_training_are_calibrated_again(call: Call, tm
     assert late.calibration == load_network(tmp_path / "whole").calibration != early.calibration
     scores, expected = (json.loads(call("evaluate", it, "--json").out) for it in (run, tmp_path / "whole"))
     assert scores | {"run": ""} == expected | {"run": ""}
+
+
+def test_the_best_network_is_not_calibrated_twice_if_it_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits: list[LogitScale] = []
+
+    def counted(*args: Any) -> LogitScale:
+        fits.append(fitted(*args))
+        return fits[-1]
+
+    fitted = calibration.fitted
+    monkeypatch.setattr(calibration, "fitted", counted)
+    best_is_last = wine_run(tmp_path / "one", "bayesbinn", epochs=1)
+    assert len(fits) == 1
+    last, best = (load_network(best_is_last, which) for which in ("last", "best"))
+    assert last.calibration == best.calibration == fits[0]
+    for seed in range(1, 9):
+        run = wine_run(tmp_path / str(seed), "bayesbinn", epochs=3, seed=seed)
+        kept = json.loads((run / "calibration.json").read_text())
+        if kept["best"]["epoch"] < kept["last"]["epoch"]:
+            assert fits[-1] == load_network(run, "best").calibration != load_network(run).calibration == fits[-2]
+            return
+    pytest.fail("in all runs the last epoch was the best")
+
+
+def test_a_request_to_stop_ends_a_calibration_and_the_next_session_completes_it(tmp_path: Path) -> None:
+    spread_out = {"name": "bayesbinn", "settings": {"certainty": 100}}
+    table = write_wine(tmp_path / "g.csv")
+    experiment = wine_experiment(table, method=spread_out, training={"epochs": 2, "batch_size": 32})
+    run = Run.open(experiment, tmp_path / "run")
+    shares: list[float] = []
+
+    def heard(progress: Progress) -> None:
+        if progress.calibrated is not None:
+            shares.append(progress.calibrated)
+
+    with pytest.raises(RunStopped, match="while calibrating; the same command completes"):
+        run.train(on_progress=heard, should_stop=lambda: bool(shares))
+    assert len(shares) == 1 and 0 < shares[0] < 1
+    assert not (tmp_path / "run" / "calibration.json").exists() and load_network(tmp_path / "run").calibration is None
+    Run.open(experiment, tmp_path / "run").train(on_progress=heard)
+    assert load_network(tmp_path / "run").calibration is not None
+    assert shares[1:] == sorted(shares[1:]) and shares[-1] == 1
 
 
 @pytest.mark.parametrize("method", ["float", "bop", "bayesbinn"])

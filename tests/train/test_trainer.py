@@ -49,10 +49,12 @@ def test_progress_counts_epochs_over_all_tasks(experiment: Any, tmp_path: Path) 
     assert (trainer.total_epochs, trainer.epochs_done, trainer.finished, trainer.where_to_resume) == (4, 0, False, "")
     trainer.train(on_progress=heard.append)
     assert trainer.finished and trainer.epochs_done == 4
-    batches = heard[0].batches
-    assert [(each.epoch, each.epochs) for each in heard if each.row is not None] == [(n, 4) for n in range(1, 5)]
-    assert [each.batch for each in heard if each.row is None] == [*range(1, batches + 1)] * 4
-    for each in heard:
+    training = [each for each in heard if each.calibrated is None]
+    assert heard == [*training, *(each for each in heard if each.calibrated is not None)], "calibrated at the end"
+    batches = training[0].batches
+    assert [(each.epoch, each.epochs) for each in training if each.row is not None] == [(n, 4) for n in range(1, 5)]
+    assert [each.batch for each in training if each.row is None] == [*range(1, batches + 1)] * 4
+    for each in training:
         assert each.batches == batches
         if each.row is not None:
             assert {"epoch", "lr", "train_loss", "train_accuracy", "seconds"} <= each.row.keys()

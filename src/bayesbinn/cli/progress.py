@@ -12,6 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from bayesbinn.train.progress import Progress as RunProgress
 from bayesbinn.train.progress import row_text
 
+SILENCE = 60.0
+"""Seconds after which a log gets another line about the calibration."""
+
 
 @contextmanager
 def shown(console: Console, title: str, epochs: int, done: int = 0) -> Iterator[Callable[[RunProgress], None]]:
@@ -27,15 +30,22 @@ def shown(console: Console, title: str, epochs: int, done: int = 0) -> Iterator[
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=epochs, completed=done, epoch=done + 1, note="")
-        last = 0.0
+        last, text = 0.0, ""
 
         def update(progress: RunProgress) -> None:
-            nonlocal last
+            nonlocal last, text
             if progress.row is not None:
                 text = row_text(progress.row)
                 bar.update(task, completed=progress.epoch, note=text, epoch=progress.epoch)
+                last = time.monotonic()
                 if not console.is_terminal:
                     console.print(f"epoch {progress.epoch}/{progress.epochs}  {text}", soft_wrap=True)
+            elif progress.calibrated is not None:
+                now = f"calibrating {100 * progress.calibrated:.0f} %"
+                bar.update(task, note=text if progress.calibrated == 1 else f"{text}  {now}".strip())
+                if not console.is_terminal and time.monotonic() - last > SILENCE:
+                    last = time.monotonic()
+                    console.print(now, soft_wrap=True)
             elif time.monotonic() - last > 0.2:
                 last = time.monotonic()
                 done = progress.epoch - 1 + progress.batch / progress.batches

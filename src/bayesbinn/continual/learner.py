@@ -264,10 +264,10 @@ class Learner(Trainer):
 
     # ---- files -------------------------------------------------------------------------------
 
-    def _finish(self, folder: RunFolder | None) -> None:
+    def _finish(self, folder: RunFolder | None, on_progress: Callable[[float], None]) -> None:
         self._save(folder, self.totals)
         if folder is not None and self.task:
-            self._write_calibrated(folder)
+            self._write_calibrated(folder, on_progress)
 
     def _save(self, folder: RunFolder | None, totals: Totals) -> None:
         self._evaluations.finish()
@@ -292,12 +292,12 @@ class Learner(Trainer):
     def _card_of(self, task: int) -> DataCard:
         return DataCard.of(self.stream[task], validation=self.plan.validation, seed=self.plan.seed)
 
-    def _write_calibrated(self, folder: RunFolder) -> None:
+    def _write_calibrated(self, folder: RunFolder, on_progress: Callable[[float], None]) -> None:
         """Calibrate on the validation part of the task learned last, so that predicting needs no data."""
         validation = self._data(self.task - 1).validation
         if validation is not None:
             posterior = self.optimizer.posterior() if self.optimizer.binary else None
-            found = run_calibration.fitted(self.model, posterior, validation)
+            found = run_calibration.fitted(self.model, posterior, validation, on_progress)
             run_calibration.store(folder, "last", self.task, self.model, posterior, found)
 
     def _restore_own(self, state: dict[str, Any]) -> None:

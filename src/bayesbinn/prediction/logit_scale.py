@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import overload
 
 import torch
@@ -28,6 +29,7 @@ def calibrate(
     seed: int = ...,
     batch_size: int | None = ...,
     statistics: BatchNormStatistics | None = ...,
+    on_progress: Callable[[float], None] = ...,
 ) -> BernoulliPosterior: ...
 
 
@@ -42,6 +44,7 @@ def calibrate(
     seed: int = ...,
     batch_size: int | None = ...,
     statistics: BatchNormStatistics | None = ...,
+    on_progress: Callable[[float], None] = ...,
 ) -> LogitScale: ...
 
 
@@ -56,6 +59,7 @@ def calibrate(
     seed: int = ...,
     batch_size: int | None = ...,
     statistics: BatchNormStatistics | None = ...,
+    on_progress: Callable[[float], None] = ...,
 ) -> BernoulliPosterior | LogitScale: ...
 
 
@@ -69,6 +73,7 @@ def calibrate(
     seed: int = 0,
     batch_size: int | None = None,
     statistics: BatchNormStatistics | None = None,
+    on_progress: Callable[[float], None] = lambda share: None,
 ) -> BernoulliPosterior | LogitScale:
     """The same posterior with calibrated probabilities, for the mode and for the mean; without one, a `LogitScale`.
 
@@ -93,6 +98,7 @@ def calibrate(
         batch_size: inputs per forward pass; None: all at once. The logits of all samples,
             [samples, inputs, classes], are kept in memory.
         statistics: BatchNorm statistics per sample, if `predict` will use them.
+        on_progress: called after every forward pass with the share of them that is done, from 0 to 1.
 
     >>> model = nn.Linear(1, 2, bias=False)
     >>> posterior = BernoulliPosterior({"weight": torch.tensor([[-9.0], [9.0]])})
@@ -120,14 +126,20 @@ def calibrate(
     ensemble = Ensemble(model, posterior)
     # The last gains of networks side by side learned the logits' unit with the cross-entropy.
     centre = 1.0 if ensemble.side_by_side else None
-    mode = _fitted(_all_outputs(ensemble, inputs, batch_size), targets, centre)
+    # Samples of a saturated posterior are the mode, so that their mean needs no passes.
+    all_alike = posterior is not None and posterior.saturated and statistics is None
+    others = samples if posterior is not None and not all_alike else 0
+    shares = 1 + others
+    outputs = _all_outputs(ensemble, inputs, batch_size, lambda share: on_progress(share / shares))
+    mode = _fitted(outputs, targets, centre)
     if posterior is None:
         return LogitScale(mode=mode.scale, mode_shift=mode.shift)
     before = posterior.logit_scale
-    mean = LogitFit(before.mean, before.mean_shift)
-    if samples:
+    mean = mode if samples else LogitFit(before.mean, before.mean_shift)
+    if others:
         ensemble = Ensemble(model, posterior, samples, seed, statistics)
-        mean = _fitted(_all_outputs(ensemble, inputs, batch_size), targets, centre)
+        outputs = _all_outputs(ensemble, inputs, batch_size, lambda share: on_progress((1 + others * share) / shares))
+        mean = _fitted(outputs, targets, centre)
     return posterior.with_logit_scale(LogitScale(mode.scale, mean.scale, mode.shift, mean.shift))
 
 
@@ -139,14 +151,19 @@ def _check_targets(inputs: Tensor, targets: Tensor) -> None:
         )
 
 
-def _all_outputs(ensemble: Ensemble, inputs: Tensor, batch_size: int | None) -> Tensor:
+def _all_outputs(
+    ensemble: Ensemble, inputs: Tensor, batch_size: int | None, on_progress: Callable[[float], None]
+) -> Tensor:
     """Two or more logits per input: [samples, inputs, classes]."""
     groups: list[list[Tensor]] = []
+    done, total = 0, len(ensemble) * max(1, ensemble.side_by_side) * len(inputs)
     with evaluating(ensemble.model):
         for rows, outputs in ensemble.outputs(inputs, batch_size=batch_size):
             if rows.start == 0:
                 groups.append([])
             groups[-1].append(class_logits(outputs))
+            done += len(outputs) * (rows.stop - rows.start)
+            on_progress(done / total)
     return torch.cat([torch.cat(group, dim=1) for group in groups])
 
 

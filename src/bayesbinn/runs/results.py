@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class ResultWriter:
     folder: RunFolder
     card: DataCard
     parts: Parts
+    on_progress: Callable[[float], None] = lambda share: None
+    """Called with the share of a calibration that is done; it may raise."""
 
     def write(
         self, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None, best: BestNetwork | None
@@ -44,7 +47,8 @@ class ResultWriter:
         if best is not None:
             other = copy.deepcopy(model)
             other.load_state_dict(best.model)
-            self._calibrated("best", best.epoch, other, best.posterior)
+            same = run_calibration.network_hash(other, best.posterior) == run_calibration.network_hash(model, posterior)
+            self._calibrated("best", best.epoch, other, best.posterior, calibration if same else None)
             self._measure_residuals("best", best.epoch, other, best.posterior)
         if self.parts.test is not None and self.card.task == "classification" and epoch:
             x, y = self.parts.test.whole()
@@ -54,15 +58,21 @@ class ResultWriter:
             self.folder.write(SCORES, json.dumps(scores, indent=1).encode())
 
     def _calibrated(
-        self, which: Which, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None
+        self,
+        which: Which,
+        epoch: int,
+        model: nn.Module,
+        posterior: BernoulliPosterior | None,
+        found: LogitScale | None = None,
     ) -> LogitScale:
-        """Save a posterior with its calibration, unless the folder has it already."""
+        """Save a posterior with its calibration, which is fitted unless it is given or the folder has it already."""
         known = ranks.decided(lambda: _stored_or_none(self.folder.path, which, model, posterior))
         if known is not None:
             return known
-        found = run_calibration.NONE
-        if self.parts.validation is not None and self.card.task == "classification" and epoch:
-            found = run_calibration.fitted(model, posterior, self.parts.validation)
+        if found is None:
+            found = run_calibration.NONE
+            if self.parts.validation is not None and self.card.task == "classification" and epoch:
+                found = run_calibration.fitted(model, posterior, self.parts.validation, self.on_progress)
         if self.folder.writes:
             run_calibration.store(self.folder, which, epoch, model, posterior, found)
         return found

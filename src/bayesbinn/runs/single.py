@@ -196,10 +196,11 @@ class Run(Trainer):
         self.signs = [p.detach() >= 0 for group in self.optimizer.param_groups for p in group["params"]]
         self.signs = [sign.to(torch.int8) * 2 - 1 for sign in self.signs]
 
-    def _finish(self, folder: RunFolder | None) -> None:
+    def _finish(self, folder: RunFolder | None, on_progress: Callable[[float], None]) -> None:
         assert folder is not None
         posterior = self.optimizer.posterior() if self.optimizer.binary else None
-        ResultWriter(folder, self.card, self._parts()).write(self.epochs_done, self.model, posterior, self.best)
+        writer = ResultWriter(folder, self.card, self._parts(), on_progress)
+        writer.write(self.epochs_done, self.model, posterior, self.best)
 
     # ---- files -------------------------------------------------------------------------------
 

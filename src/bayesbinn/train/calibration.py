@@ -34,11 +34,24 @@ SAMPLES = 10
 BATCH = 1000
 
 
-def fitted(model: nn.Module, posterior: BernoulliPosterior | None, validation: Part) -> LogitScale:
+def fitted(
+    model: nn.Module,
+    posterior: BernoulliPosterior | None,
+    validation: Part,
+    on_progress: Callable[[float], None] = lambda share: None,
+) -> LogitScale:
     """Fit the calibration of a classifier on the validation part."""
     x, y = validation.whole()
     device = next(model.parameters()).device
-    found = calibrate(model, posterior, x.to(device), y.to(device), samples=SAMPLES, batch_size=BATCH)
+    found = calibrate(
+        model,
+        posterior,
+        x.to(device),
+        y.to(device),
+        samples=SAMPLES,
+        batch_size=BATCH,
+        on_progress=on_progress,
+    )
     return found if isinstance(found, LogitScale) else found.logit_scale
 
 

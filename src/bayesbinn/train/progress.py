@@ -85,6 +85,8 @@ class Progress:
     row: dict[str, Any] | None = None
     """The line of metrics, when an epoch was just evaluated."""
     classification: bool = True
+    calibrated: float | None = None
+    """The share of the calibration that is done, from 0 to 1; it follows the last epoch."""
 
 
 class Clock:

@@ -124,8 +124,8 @@ class Trainer(Resumable):
         """Train to the end, or until `stop_after` epochs (for a stream, tasks) are done; the schedule stays the same.
 
         With a folder, a checkpoint is written after an epoch and, within one, every `checkpoint_seconds`.
-        `on_progress` is called after every batch and every epoch. When `should_stop` returns True, training finishes
-        the current batch, writes a checkpoint and raises `RunStopped`.
+        `on_progress` is called after every batch and every epoch, and while the result is calibrated. When
+        `should_stop` returns True, training finishes the current batch, writes a checkpoint and raises `RunStopped`.
         """
         if stop_after is not None and stop_after < 1:
             raise InvalidInput(f"stop_after={stop_after}: must be 1 or more")
@@ -136,7 +136,7 @@ class Trainer(Resumable):
                     session = _Session(folder, last, checkpoint_seconds, watch, should_stop)
                     while self.epochs_done < last:
                         self._run_epoch(session)
-            self._finish(folder)
+            self._finish(folder, self._calibrating(on_progress, should_stop))
 
     @contextmanager
     def _followed(
@@ -152,6 +152,20 @@ class Trainer(Resumable):
                     hear(progress)
 
             yield tell
+
+    def _calibrating(
+        self, on_progress: Callable[[Progress], None], should_stop: Callable[[], bool]
+    ) -> Callable[[float], None]:
+        """To be called with the share of the calibration that is done: it takes long for large networks."""
+        epochs = self.epochs_done
+
+        def tell(share: float) -> None:
+            on_progress(Progress(epochs, self.total_epochs, 0, 1, Totals(), calibrated=share))
+            if ranks.summed([should_stop()])[0]:
+                where = "" if self.folder is None else f"; the same command completes {self.folder}"
+                raise RunStopped(f"stopped after the last epoch, while calibrating{where}")
+
+        return tell
 
     # ---- one epoch ---------------------------------------------------------------------------
 
@@ -260,5 +274,5 @@ class Trainer(Resumable):
         return {}
 
     @abstractmethod
-    def _finish(self, folder: RunFolder | None) -> None:
+    def _finish(self, folder: RunFolder | None, on_progress: Callable[[float], None]) -> None:
         """Write the results of a session that was not stopped."""
