@@ -13,7 +13,6 @@ finished run leaves its record in results/runs, a finished part its tables and f
 from __future__ import annotations
 
 import argparse
-import ctypes
 import fcntl
 import json
 import os
@@ -21,13 +20,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -37,48 +32,15 @@ from bayesbinn.data.published.download import locate
 from bayesbinn.environment import cores
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.paper import records
-from bayesbinn.paper.drawing import markdown_table
 from bayesbinn.paper.evidence import Part, Planned, Shown, load_queue, planned, undecided
-from bayesbinn.paper.gather import SATURATED, duration
+from bayesbinn.paper.gather import SATURATED
 from bayesbinn.paper.page import PAGE, write_page
 from bayesbinn.paper.records import MeasuredMean
 from bayesbinn.runs.best_epoch import best_epoch
 from bayesbinn.runs.folder import load_run
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-PR_SET_PDEATHSIG = 1
-"""From Linux's <sys/prctl.h>."""
-
-THREADS = 1
-"""Of each run."""
-KEEP_MEMORY = ":".join(
-    f"glibc.malloc.{name}={value}"
-    for name, value in (("hugetlb", 1), ("mmap_threshold", 1 << 32), ("trim_threshold", 1 << 33), ("top_pad", 1 << 28))
-)
-"""As `bayesbinn.train.memory` sets it, and in large pages, which only the environment can ask for. The numbers are the
-same."""
-
-CURRENT = "running.json"
-COMMITS = "commits.json"
-
-
-@dataclass(frozen=True)
-class Places:
-    """The folders in use."""
-
-    home: Path
-    """Checkouts, environments, run folders and logs: kept between calls, not part of the repository."""
-    results: Path
-    in_place: bool
-    """Run this installation instead of a checkout (for tests)."""
-
-    @property
-    def runs(self) -> Path:
-        return self.home / "runs"
-
-    @property
-    def kept(self) -> Path:
-        return self.results / "runs"
+from evidence_jobs import THREADS, Job, keep, measure, paused, start
+from evidence_places import REPOSITORY, Places, commit_of, done, interpreter, mark_shown, say, shown
+from evidence_status import note_running, status
 
 
 def main() -> int:
@@ -136,18 +98,7 @@ def only_one(path: Path) -> Iterator[None]:
         yield
 
 
-# ---- working ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run that is being computed."""
-
-    run: Planned
-    commit: str
-    process: subprocess.Popen[bytes]
-    log: Path
-    started: float
+# ---- runs ------------------------------------------------------------------------------------------
 
 
 def work_through(parts: tuple[Part, ...], places: Places, jobs: int) -> int:
@@ -225,50 +176,7 @@ def next_run(parts: tuple[Part, ...], places: Places, taken: set[str]) -> tuple[
     return None
 
 
-def finish_parts(
-    parts: tuple[Part, ...], places: Places, running: list[Job], failed: set[str], stopped: list[int]
-) -> set[str]:
-    """Measure and draw the parts whose last run has ended; return what failed.
-
-    The commit of the part measures, as it needs the networks of its runs; this one draws, since others may have left
-    records that the part's does not know. Other runs pause while times are measured.
-    """
-    problems: set[str] = set()
-    for part in parts:
-        complete = all(done(run, places) for run in planned(part, places.kept))
-        ready = complete and not undecided(part, places.kept)[0] and not shown(part, places)
-        if not ready or not failed.isdisjoint(programs_of(part)):
-            continue
-        commit = commit_of(part, places)
-        missed: set[str] = set()
-        if part.measure:
-            python = interpreter(commit, places)
-            with paused(running):
-                missed = {name for name in part.measure if not measure(name, python, commit, places, stopped)}
-        if stopped:
-            break
-        missed |= {each.name for each in part.show if not show(each, places)}
-        say(f"{write_page(places.results, places.results.parent / PAGE)}: written")
-        if not missed:
-            mark_shown(part, commit, places)
-        problems |= missed
-    return problems
-
-
-@contextmanager
-def paused(running: list[Job]) -> Iterator[None]:
-    """Stop the runs for the length of a block; each is the leader of a process group."""
-
-    def tell_all(number: int) -> None:
-        for job in running:
-            with suppress(ProcessLookupError):
-                os.killpg(job.process.pid, number)
-
-    tell_all(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        tell_all(signal.SIGCONT)
+# ---- results ---------------------------------------------------------------------------------------
 
 
 def measure_means(parts: tuple[Part, ...], places: Places, failed: set[str]) -> set[str]:
@@ -300,81 +208,39 @@ def measure_means(parts: tuple[Part, ...], places: Places, failed: set[str]) -> 
     return problems
 
 
+def finish_parts(
+    parts: tuple[Part, ...], places: Places, running: list[Job], failed: set[str], stopped: list[int]
+) -> set[str]:
+    """Measure and draw the parts whose last run has ended; return what failed.
+
+    The commit of the part measures, as it needs the networks of its runs; this one draws, since others may have left
+    records that the part's does not know. Other runs pause while times are measured.
+    """
+    problems: set[str] = set()
+    for part in parts:
+        complete = all(done(run, places) for run in planned(part, places.kept))
+        ready = complete and not undecided(part, places.kept)[0] and not shown(part, places)
+        if not ready or not failed.isdisjoint(programs_of(part)):
+            continue
+        commit = commit_of(part, places)
+        missed: set[str] = set()
+        if part.measure:
+            python = interpreter(commit, places)
+            with paused(running):
+                missed = {name for name in part.measure if not measure(name, python, commit, places, stopped)}
+        if stopped:
+            break
+        missed |= {each.name for each in part.show if not show(each, places)}
+        say(f"{write_page(places.results, places.results.parent / PAGE)}: written")
+        if not missed:
+            mark_shown(part, commit, places)
+        problems |= missed
+    return problems
+
+
 def programs_of(part: Part) -> tuple[str, ...]:
     """The names of what measures and draws a part."""
     return (*part.measure, *(each.name for each in part.show))
-
-
-def done(run: Planned, places: Places) -> bool:
-    """Whether the repository has the record of this run."""
-    return records.provenance(places.kept / run.name) is not None
-
-
-def start(run: Planned, part: Part, places: Places) -> Job:
-    """Start or resume a run."""
-    commit = commit_of(part, places)
-    python = interpreter(commit, places)
-    log = places.home / "logs" / f"{run.name}.log"
-    command = [str(python), "-m", "bayesbinn", *run.arguments, "--out", str(places.runs / run.name)]
-    say(f"{part.name}: {run.name}")
-    process = start_politely(command, log, commit, threads=THREADS, lowest=not places.in_place)
-    return Job(run, commit, process, log, time.time())
-
-
-def keep(job: Job, places: Places) -> str:
-    """Keep the record of a run that has ended; return the reason if it failed."""
-    if job.process.returncode:
-        tail = job.log.read_text(errors="replace").strip().splitlines()[-1:]
-        return f"exit {job.process.returncode}: {tail[0] if tail else 'no output'} ({job.log})"
-    text = shlex.join(["bayesbinn", *job.run.arguments])
-    records.keep(places.runs / job.run.name, places.kept, command=text, commit=job.commit)
-    say(f"{job.run.name}: done, {duration(time.time() - job.started)} since it was started or resumed")
-    return ""
-
-
-def measure(name: str, python: Path, commit: str, places: Places, stopped: list[int]) -> bool:
-    """Run a program of benchmarks/, which goes on where it was stopped; whether it succeeded."""
-    tree = REPOSITORY if places.in_place else places.home / "checkouts" / commit[:12]
-    command = [str(python), str(tree / "benchmarks" / f"{name}.py"), "--runs", str(places.runs)]
-    command += ["--records", str(places.kept), "--out", str(places.results / "benchmarks")]
-    log = places.home / "logs" / f"{name}.log"
-    process = start_politely(command, log, commit, threads=2, lowest=not places.in_place)
-    while (code := process.poll()) is None:
-        if stopped:
-            process.terminate()
-        time.sleep(0.2)
-    say(f"{name}: {f'FAILED: exit {code} ({log})' if code else 'measured'}")
-    return not code
-
-
-def start_politely(
-    command: list[str], log: Path, commit: str, *, threads: int, lowest: bool
-) -> subprocess.Popen[bytes]:
-    """Start a program whose output goes to a log, at the `lowest` priority if asked."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
-    environment.setdefault("GLIBC_TUNABLES", KEEP_MEMORY)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
-        output.write(f"\n$ {shlex.join(command)}  # {commit}\n".encode())
-        output.flush()
-        before_start = partial(behave, lowest)
-        return subprocess.Popen(command, stdout=output, stderr=output, env=environment, preexec_fn=before_start)
-
-
-def behave(lowest: bool) -> None:
-    """Called in a run's process before it starts: its priority, and end when the parent ends, for whatever reason.
-
-    Linux may share the processor between sessions first (autogroups). A process's own priority then has no effect, so
-    the run gets its own session, and the session gets the lowest priority as well.
-    """
-    os.setsid()
-    if lowest:
-        os.nice(19)
-    if sys.platform == "linux":
-        if lowest:
-            with suppress(OSError):
-                Path("/proc/self/autogroup").write_text("19")
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def show(each: Shown, places: Places) -> bool:
@@ -390,143 +256,6 @@ def show(each: Shown, places: Places) -> bool:
     code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
     say(f"{each.name}: {f'FAILED: exit {code}' if code else 'written'}")
     return not code
-
-
-def shown(part: Part, places: Places) -> bool:
-    """Whether the tables of a part were drawn since its last run ended."""
-    return not (part.show or part.measure) or part.name in read_json(places.home / "shown.json")
-
-
-def mark_shown(part: Part, commit: str, places: Places) -> None:
-    path = places.home / "shown.json"
-    write_json(path, {**read_json(path), part.name: commit})
-
-
-# ---- commits and environments ----------------------------------------------------------------------
-
-
-def commit_of(part: Part, places: Places) -> str:
-    """The commit a part started on; the current one if it starts now."""
-    path = places.home / COMMITS
-    begun = read_json(path)
-    if part.name not in begun:
-        begun[part.name] = git("rev-parse", "HEAD")
-        write_json(path, begun)
-    return str(begun[part.name])
-
-
-def interpreter(commit: str, places: Places) -> Path:
-    """The Python of the environment with that commit installed, created on first use."""
-    if places.in_place:
-        return Path(sys.executable)
-    tree = places.home / "checkouts" / commit[:12]
-    python = tree / ".venv" / "bin" / "python"
-    ready = tree / ".venv" / "ready"
-    if not ready.is_file():
-        say(f"setting up {tree}")
-        if not (tree / ".git").exists():
-            tree.parent.mkdir(parents=True, exist_ok=True)
-            git("clone", "--quiet", "--no-checkout", str(REPOSITORY), str(tree))
-        git("-C", str(tree), "checkout", "--quiet", "--force", commit)
-        subprocess.run([sys.executable, "-m", "venv", str(tree / ".venv")], check=True)
-        install = [str(python), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
-        install += ["-c", str(tree / "constraints.txt"), f"{tree}[train]"]
-        subprocess.run(install, check=True)
-        ready.touch()
-    return python
-
-
-def git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], check=True, capture_output=True, text=True, cwd=REPOSITORY)
-    return done.stdout.strip()
-
-
-# ---- status ----------------------------------------------------------------------------------------
-
-
-def status(parts: tuple[Part, ...], places: Places, jobs: int) -> str:
-    """A table of parts, and the current runs."""
-    pace = measured(parts, places)
-    running = read_json(places.home / CURRENT)
-    names = running.get("runs", []) if is_alive(running.get("pid")) else []
-    rows, total = [], 0.0
-    for part in parts:
-        runs = list(planned(part, places.kept))
-        missing = [run for run in runs if not done(run, places)]
-        waiting, later = undecided(part, places.kept)
-        left = sum(seconds_left(run, pace, places) for run in missing) + later
-        total += left
-        state = f"{len(runs) - len(missing)} of {len(runs) + waiting} runs" if missing or waiting else "done"
-        rows.append([part.name, part.title, state, duration(left) if missing or waiting else ""])
-    text = markdown_table(["Part", "What", "State", "Left"], rows)
-    text += f"\n\ntotal remaining: {duration(total / jobs)} with {jobs} runs at a time"
-    for name in names:
-        text += f"\nrunning: {name}, {epochs_done(places.runs / name)} epochs done"
-    if not names:
-        text += "\nnothing is running; `make evidence` resumes"
-    return text
-
-
-def note_running(running: list[Job], places: Places) -> None:
-    """Leave a note for --status."""
-    write_json(places.home / CURRENT, {"runs": [job.run.name for job in running], "pid": os.getpid()})
-
-
-def seconds_left(run: Planned, pace: dict[str, float], places: Places) -> float:
-    left = max(0, run.epochs - epochs_done(places.runs / run.name))
-    return left * pace.get(kind(run), run.epoch_seconds)
-
-
-def measured(parts: tuple[Part, ...], places: Places) -> dict[str, float]:
-    """Seconds per epoch for each kind of run: the median of the runs so far, which ignores pauses."""
-    spent: dict[str, list[float]] = {}
-    for part in parts:
-        for run in planned(part, places.kept):
-            for folder in (places.kept / run.name, places.runs / run.name):
-                for line in lines_of(folder / "metrics.jsonl"):
-                    spent.setdefault(kind(run), []).append(float(line["seconds"]))
-    return {key: median(values) for key, values in spent.items()}
-
-
-def kind(run: Planned) -> str:
-    """Runs of the same kind take equally long."""
-    each = run.experiment
-    return f"{each.data.name} {each.model.name} {each.model.width} {each.method.name} {each.training.batch_size}"
-
-
-def epochs_done(folder: Path) -> int:
-    return len(lines_of(folder / "metrics.jsonl"))
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
-def is_alive(pid: int | None) -> bool:
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, 0)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-# ---- small files -----------------------------------------------------------------------------------
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.is_file() else {}
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1))
-    os.replace(partial, path)
-
-
-def say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 if __name__ == "__main__":
