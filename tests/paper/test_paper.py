@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from bayesbinn.paper.figure_functions import hard, hysteresis, relaxed
 from bayesbinn.paper.figure_moons import Grid
 from bayesbinn.paper.figure_snelson import curves_of, roughness
 from bayesbinn.paper.gather import Budget, Cell, outcome_of
+from bayesbinn.paper.page import page
 from bayesbinn.paper.published import Value
 from bayesbinn.paper.tables import SHORT_RATES, SHORT_RATES_MARGIN, TABLES
 from bayesbinn.paper.toy import COLUMNS, Trio, standardized
@@ -33,6 +35,7 @@ from bayesbinn.runs.single import Run
 from bayesbinn.runs.trained import load_trained
 from bayesbinn.train.folder import RunFolder
 from tests.helpers.figures import reproduced
+from tests.helpers.markdown import table
 from tests.helpers.places import ROOT
 
 RESULTS = ROOT / "results" / "paper"
@@ -305,6 +308,28 @@ def test_curves(tmp_path: Path, no_training: None) -> None:
     assert mnist["test"]["authors mean"] == [pytest.approx(96.766)]
     assert "97.00 ± 0.50" in text and "96.77 ± 0.16" in text and "reused, 1 of 2" in lines[1]
     assert numbers["data"]["cifar100"]["not run"] == "cifar100 is not here"
+
+
+def test_a_shorter_schedule_stands_in_until_the_papers_has_been_run(tmp_path: Path, no_training: None) -> None:
+    """Epoch e of 100 is compared with the authors' epoch 5e of 500."""
+    short = [row(epoch, 90 + epoch / 20, 91 + epoch / 20, 93 + epoch / 20) for epoch in range(1, 101)]
+    fabricate(tmp_path / "runs", "mnist", "bayesbinn", 1, short)
+    _, text, numbers = reproduced("figure-curves", tmp_path, train=False)
+    found, theirs = numbers["stand-in"], authors_curves()["mnist", "test"]
+    assert (found["schedule"], found["seed"], found["data"], len(found["epochs"])) == (100, 1, "mnist", 100)
+    assert found["test"]["ours"][-1] == 98 and found["test"]["authors mean"][19] == pytest.approx(theirs[:, 99].mean())
+    shown = {each["Epoch of 100"]: each for each in table(text, "Epoch of 100")}
+    assert list(shown) == ["1", "2", "5", "10", "20", "50", "100"]
+    last = str(Value.of(theirs[:, 499].tolist()))
+    assert (shown["100"]["Test, ours"], shown["100"]["Test, authors"]) == ("98.00", last)
+    assert shown["20"]["Authors' epoch of 500"] == "100" and shown["20"]["Train, ours"] == "91.00"
+    said = f"98.00 % on test data after its last epoch, the authors' runs {last} % after theirs"
+    shutil.copytree(tmp_path / "out", tmp_path / "results" / "paper")
+    assert said in page(tmp_path / "results")
+
+    fabricate(tmp_path / "runs", "mnist", "bayesbinn", 1, [row(epoch, 95, 96, 97) for epoch in range(1, 501)])
+    _, text, numbers = reproduced("figure-curves", tmp_path, train=False)
+    assert "stand-in" not in numbers and "in place of" not in text
 
 
 def test_without_training_only_existing_runs_are_used(tmp_path: Path, no_chart: None) -> None:

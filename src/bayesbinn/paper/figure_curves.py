@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from bayesbinn.paper.drawing import (
     BLACK,
     BLUE,
+    GRAY,
     ORANGE,
     machine_rows,
     markdown_table,
@@ -31,11 +33,13 @@ from bayesbinn.paper.drawing import (
 )
 from bayesbinn.paper.earlier import MARK, NOTE, earlier_curves, made_on
 from bayesbinn.paper.gather import Budget, Cell, Outcome, Trained, duration, outcome_of, train_ahead
-from bayesbinn.paper.published import DATASETS, Value
+from bayesbinn.paper.published import DATASETS, EPOCHS, Value
 
 PARTS = ("train", "validation", "test")
 MARKS = (1, 2, 5, 10, 20, 50, 100, 200, 300, 400, 500)
 """The epochs of the Markdown table."""
+STAND_IN = ("mnist", 100)
+"""A data set, and the shorter schedule that stands in for the paper's until a run of that one has reached its end."""
 
 Array = NDArray[np.float64]
 
@@ -70,10 +74,12 @@ def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
         outcomes[dataset] = yield from outcome_of(Cell(dataset, "bayesbinn"), budget, accept_unfinished=True)
         if not budget.train and not outcomes[dataset].runs:
             outcomes[dataset] = _as_it_was(dataset, budget, out / f"{name}.json") or outcomes[dataset]
+    stand_in = None if budget.train else _stand_in(budget, outcomes[STAND_IN[0]])
     rows = [row for dataset, outcome in outcomes.items() for row in _rows(dataset, outcome)]
     head = ["Data", "Epoch", *(f"{part.capitalize()}, {whose}" for part in PARTS for whose in ("ours", "authors"))]
     head += ["Schedule", "Seeds", "Wall time"]
     others = [run.folder for outcome in outcomes.values() if not outcome.earlier for run in outcome.runs]
+    others += [] if stand_in is None else [stand_in.folder]
     facts = made_on(out / f"{name}.json", any(outcome.earlier for outcome in outcomes.values()), others)
     rows += machine_rows(len(head), facts)
     text = (
@@ -83,6 +89,7 @@ def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
         "- Schedule: epochs of the learning-rate schedule; with the authors' 500, epochs compare one to one.\n"
         "- The authors' numbers come from the training logs that they published with their code.\n"
         + (f"- {NOTE}\n" if any(outcome.earlier for outcome in outcomes.values()) else "")
+        + ("" if stand_in is None else f"\n{_stand_in_text(stand_in)}\n")
     )
     numbers = {
         "name": name,
@@ -90,8 +97,10 @@ def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
         "width": budget.width or 1.0,
         "data": {dataset: _numbers(dataset, outcome) for dataset, outcome in outcomes.items()},
     }
+    if stand_in is not None:
+        numbers["stand-in"] = {"data": STAND_IN[0], **_stand_in_numbers(stand_in)}
     paths = save_text(out, name, text, numbers)
-    yield written([*paths, *_draw(name, outcomes, out)])
+    yield written([*paths, *_draw(name, outcomes, stand_in, out)])
 
 
 def _as_it_was(dataset: str, budget: Budget, path: Path) -> Outcome | None:
@@ -102,6 +111,21 @@ def _as_it_was(dataset: str, budget: Budget, path: Path) -> Outcome | None:
         return None
     runs = [Trained(seed, path, schedule, rows) for seed, schedule, rows in known]
     return Outcome(runs, earlier=True)
+
+
+def _stand_in(budget: Budget, outcome: Outcome) -> Trained | None:
+    """The first seed of the shorter schedule, if it is recorded and no run of the paper's schedule has ended."""
+    dataset, epochs = STAND_IN
+    ended = any(run.last()["epoch"] >= run.epochs for run in outcome.runs)
+    if ended or budget.epochs is not None or budget.width not in (None, 1.0):
+        return None
+    shorter = replace(budget, epochs=epochs, seeds=1, stop_after=None)
+    finding = outcome_of(Cell(dataset, "bayesbinn"), shorter)
+    while True:
+        try:
+            next(finding)
+        except StopIteration as found:
+            return found.value.runs[0] if found.value.runs else None
 
 
 def ours(outcome: Outcome, part: str) -> tuple[Array, Array]:
@@ -153,16 +177,61 @@ def _numbers(dataset: str, outcome: Outcome) -> dict[str, Any]:
     return found
 
 
+# ---- a shorter schedule ---------------------------------------------------------------------------
+
+
+def _authors_epoch(run: Trained, epoch: int) -> int:
+    """The epoch at which the authors' schedule has come as far."""
+    return round(epoch * EPOCHS / run.epochs)
+
+
+def _stand_in_text(run: Trained) -> str:
+    dataset, epochs = STAND_IN
+    head = [f"Epoch of {epochs}", f"Authors' epoch of {EPOCHS}"]
+    head += [f"{part.capitalize()}, {whose}" for part in PARTS for whose in ("ours", "authors")]
+    rows = []
+    for row in run.rows:
+        if row["epoch"] not in MARKS and row["epoch"] != epochs:
+            continue
+        theirs = _authors_epoch(run, row["epoch"])
+        rows.append([str(row["epoch"]), str(theirs)])
+        for part in PARTS:
+            rows[-1] += [str(Value.of([row[f"{part}_accuracy"]]))]
+            rows[-1] += [str(Value.of(authors_curves()[dataset, part][:, theirs - 1].tolist()))]
+    return (
+        f"## {DATASETS[dataset]}: a schedule of {epochs} epochs in place of {EPOCHS}\n\n"
+        f"The paper's {EPOCHS} epochs have not been run to their end here. This is its schedule compressed to {epochs} "
+        f"epochs, seed {run.seed}, {duration(run.seconds)}, next to the authors' runs at the same share of theirs.\n\n"
+        f"{markdown_table(head, rows)}"
+    )
+
+
+def _stand_in_numbers(run: Trained) -> dict[str, Any]:
+    found: dict[str, Any] = {"schedule": run.epochs, "seed": run.seed, "seconds": run.seconds}
+    found["epochs"] = [row["epoch"] for row in run.rows]
+    at = [_authors_epoch(run, epoch) - 1 for epoch in found["epochs"]]
+    for part in PARTS:
+        theirs = authors_curves()[STAND_IN[0], part][:, at]
+        found[part] = {
+            "ours": [row[f"{part}_accuracy"] for row in run.rows],
+            "authors mean": np.round(theirs.mean(0), 3).tolist(),
+            "authors std": np.round(theirs.std(0), 3).tolist(),
+        }
+    return found
+
+
 # ---- figure ---------------------------------------------------------------------------------------
 
 _LOOKS = {"train": (BLACK, "-", "s"), "validation": (ORANGE, "--", "^"), "test": (BLUE, "-.", "o")}
 
 
-def _draw(name: str, outcomes: dict[str, Outcome], out: Path) -> list[Path]:
+def _draw(name: str, outcomes: dict[str, Outcome], stand_in: Trained | None, out: Path) -> list[Path]:
     with new_figure(1, len(outcomes), size=(6.75, 2.75)) as (figure, axes):
         for axis, (dataset, outcome) in zip(axes[0], outcomes.items(), strict=True):
             for part in PARTS:
                 _draw_part(axis, part, authors_curves()[dataset, part], *ours(outcome, part))
+                if stand_in is not None and dataset == STAND_IN[0]:
+                    _draw_stand_in(axis, part, stand_in)
             axis.set_xscale("log")
             axis.set_xticks([1, 10, 100, 500], ["1", "10", "100", "500"])
             axis.minorticks_off()
@@ -171,7 +240,11 @@ def _draw(name: str, outcomes: dict[str, Outcome], out: Path) -> list[Path]:
             axis.grid(linewidth=0.4, color="#dddddd")
         axes[0, 0].set_ylabel("accuracy (%)")
         handles, labels = _legend(axes[0, 0])
-        figure.legend(handles, labels, loc="outside upper center", ncols=6, columnspacing=1.2, handlelength=2.4)
+        if stand_in is not None:
+            handles += axes[0, 0].plot([], [], color=GRAY, linewidth=1.6, alpha=0.6)
+            labels += [f"{DATASETS[STAND_IN[0]]}: ours, {stand_in.epochs} epochs, stretched"]
+        columns = 6 if stand_in is None else 4
+        figure.legend(handles, labels, loc="outside upper center", ncols=columns, columnspacing=1.2, handlelength=2.4)
         return save_figure(figure, out, name)
 
 
@@ -186,6 +259,13 @@ def _draw_part(axis: Any, part: str, theirs: Array, epochs: Array, values: Array
         axis.plot(
             epochs, values.mean(0), marker=marker, markevery=every, markersize=4, color=color, markerfacecolor="white"
         )
+
+
+def _draw_stand_in(axis: Any, part: str, run: Trained) -> None:
+    """Stretched to the length of the authors' schedule."""
+    color, _, _ = _LOOKS[part]
+    at = [_authors_epoch(run, row["epoch"]) for row in run.rows]
+    axis.plot(at, [row[f"{part}_accuracy"] for row in run.rows], color=color, linewidth=1.6, alpha=0.6)
 
 
 def _legend(axis: Any) -> tuple[list[Any], list[str]]:
