@@ -254,7 +254,10 @@ def test_progress_reports_every_batch_and_every_epoch(tmp_path: Path) -> None:
     Run.open(digits(), tmp_path).train(stop_after=2, on_progress=seen.append)
     rows = [each.row for each in seen if each.row is not None]
     assert [row["epoch"] for row in rows] == [1, 2]
-    assert len(seen) == 2 * 21 + 2 and {each.batches for each in seen} == {21}
+    training, closing = seen[: 2 * 21 + 2], seen[2 * 21 + 2 :]
+    assert {(each.batches, each.calibrated) for each in training} == {(21, None)}
+    shares = [each.calibrated for each in closing]
+    assert None not in shares and shares == sorted(shares) and shares[-1] == 1
 
 
 def test_loading_a_run_writes_nothing(tmp_path: Path) -> None:
