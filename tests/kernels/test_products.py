@@ -21,7 +21,7 @@ import bayesbinn as bb
 from bayesbinn.kernels import native, products
 from bayesbinn.methods import METHODS
 
-needs_lookup = pytest.mark.skipif(not native.multiplies_signs, reason="no products of signs: they need AVX-512")
+needs_lookup = pytest.mark.skipif(not native.multiplies_signs, reason="no products of signs: they need AVX2")
 
 SHAPES = [
     (1, 1, 1),

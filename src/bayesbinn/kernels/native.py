@@ -52,7 +52,7 @@ def _borrow_threads() -> str:
 _runtime = _borrow_threads() if available else ""
 
 multiplies_signs = available and _native.multiplies_signs()
-"""Whether there are products with matrices of signs: they need AVX-512."""
+"""Whether there are products with matrices of signs: they need AVX2."""
 
 
 def isa() -> str:
