@@ -71,11 +71,17 @@ def _table(section: str, lines: list[str]) -> Table:
 def same_figures(shown: str, source: str) -> bool:
     """Whether each number of a cell is the source's number, rounded to the digits shown; units do not count.
 
+    A cell without numbers has to have the source's words.
+
     >>> same_figures("75.1 ms", "75.11"), same_figures("75.2 ms", "75.11"), same_figures("85.4 ± 0.2", "85.44 ± 0.18")
     (True, False, True)
+    >>> same_figures("not given", "not given"), same_figures("not given", "98.8"), same_figures("", "")
+    (True, False, False)
     """
     ours, theirs = (_NUMBER.findall(text.replace("−", "-")) for text in (shown, source))
-    return len(ours) == len(theirs) > 0 and all(map(_rounds_to, theirs, ours))
+    if not ours and not theirs:
+        return shown == source != ""
+    return len(ours) == len(theirs) and all(map(_rounds_to, theirs, ours))
 
 
 def _rounds_to(exact: str, shown: str) -> bool:

@@ -252,6 +252,23 @@ def test_a_record_without_its_origin_counts_as_empty(finished: Path, tmp_path: P
     assert records.find(tmp_path / "runs", wanted) is None
 
 
+def test_a_table_keeps_the_record_of_its_own_preset(finished: Path, tmp_path: Path) -> None:
+    """Another preset may run the same experiment, with other rounding."""
+    shutil.copytree(finished / "results" / "runs", tmp_path / "runs")
+    wanted = next(planned(load_queue(finished / "queue.toml").parts[0])).experiment
+    own = records.find(tmp_path / "runs", wanted)
+    assert own is not None
+    other = tmp_path / "runs" / f"a-{own.name}"  # earlier in the alphabet
+    shutil.copytree(own, other)
+    config = other / "config.toml"
+    text = config.read_text()
+    assert text.count(wanted.title) == 1
+    config.write_text(text.replace(wanted.title, "Another table"))
+    assert records.find(tmp_path / "runs", wanted) == own
+    shutil.rmtree(own)
+    assert records.find(tmp_path / "runs", wanted) == other
+
+
 def test_the_repository_s_queue_covers_the_paper_s_grids() -> None:
     queue = load_queue()
     grids = list(planned(next(part for part in queue.parts if part.name == "grids")))

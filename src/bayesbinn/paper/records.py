@@ -172,9 +172,16 @@ def measured_mean(folder: Path) -> MeasuredMean | None:
 
 
 def find(runs: Path, wanted: Experiment) -> Path | None:
-    """The folder under `runs` with a record of exactly this experiment, whatever its name."""
+    """The folder under `runs` with a record of exactly this experiment, whatever its name.
+
+    Presets may agree in everything but their titles, and the rounding of another machine or version can change a run.
+    A record under the wanted title comes first, so that a later one of another preset does not change a table.
+    """
+    equal: Path | None = None
     for path in sorted(runs.glob(f"*/{RECORD}")):
         existing = load_experiment(str(path.parent / "config.toml"))
-        if existing.model_copy(update={"title": wanted.title}) == wanted:
+        if existing == wanted:
             return path.parent
-    return None
+        if equal is None and existing.model_copy(update={"title": wanted.title}) == wanted:
+            equal = path.parent
+    return equal
