@@ -65,6 +65,7 @@ struct Lookup {
 
     BAYESBINN_INLINE void add(Floats &total, const float *table) const {
         total += (Floats)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)number, _mm512_load_ps(table));
+        asm("" : "+v"(total));  // see below
     }
 };
 
@@ -112,7 +113,7 @@ struct Lookup {
     BAYESBINN_INLINE void add(Floats &total, const float *table) const {
         const __m256 sums = _mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)number);
         total += (Floats)((Bits)sums ^ flip);
-        // GCC would look up ahead of the additions until its registers overflow, which takes a fifth longer.
+        // GCC would look up ahead of the additions until its registers overflow, which takes up to a fifth longer.
         asm("" : "+x"(total));
     }
 };
@@ -121,33 +122,60 @@ struct Lookup {
 
 // ---- products ---------------------------------------------------------------------------------
 
-// Packs the rows from `first` to `last`, where `first` is a multiple of WORD. False if a weight is not −1 or +1.
-bool pack_signs(const float *weights, const SignMatrix &matrix, size_t first, size_t last) {
-    constexpr size_t PARTS = WORD / WIDTH;
+// Packs the first `count` of a word of weights, or all; sets `wrong` in the lanes of those that are not −1 or +1.
+BAYESBINN_INLINE uint32_t packed(const float *from, size_t count, Bits &wrong) {
     const Floats ones = Floats{} + 1.0f;
+    uint32_t word = 0;
+    const auto add = [&](size_t k, size_t left) __attribute__((always_inline)) {
+        const Bits bits = (Bits)load_first(left, from + k, ones);
+        wrong |= (bits ^ (Bits)ones) & ~SIGN;
+        word |= highest_bits(~bits) << k;
+    };
+    if (count >= WORD)
+#pragma GCC unroll 4
+        for (size_t k = 0; k < WORD; k += WIDTH) add(k, WIDTH);
+    else
+        for (size_t k = 0; k < count; k += WIDTH) add(k, count - k);
+    return word;
+}
+
+// Bit j of columns[k] is bit k of rows[j].
+BAYESBINN_INLINE void transpose(const uint32_t (&rows)[WORD], uint32_t (&columns)[WORD]) {
+    Bits parts[WORD / WIDTH];
+    __builtin_memcpy(parts, rows, sizeof parts);
+#pragma GCC unroll 32
+    for (size_t k = 0; k < WORD; k++) {
+        columns[k] = 0;
+        for (size_t part = 0; part < WORD / WIDTH; part++)
+            columns[k] |= highest_bits(parts[part] << (uint32_t)(WORD - 1 - k)) << part * WIDTH;
+    }
+}
+
+// Packs the rows from `first` to `last`, where `first` is a multiple of WORD. False if a weight is not −1 or +1.
+//
+// It reads long stretches of a row: reading a word from each of 32 rows in turn takes twice as long.
+bool pack_signs(const float *weights, const SignMatrix &matrix, size_t first, size_t last) {
+    constexpr size_t AT_ONCE = 64;  // words of a row
+    alignas(64) uint32_t words[AT_ONCE][WORD] = {}, transposed[WORD];
     Bits wrong = {};
     for (size_t row = first; row < last; row += WORD) {
         const size_t rows = last - row < WORD ? last - row : WORD;
-        for (size_t column = 0; column < matrix.columns; column += WORD) {
-            const size_t left = matrix.columns - column;
-            Bits columns[PARTS] = {};
-            alignas(64) uint32_t words[WORD] = {};
+        if (rows < WORD) __builtin_memset(words, 0, sizeof words);
+        for (size_t begin = 0; begin < matrix.columns; begin += AT_ONCE * WORD) {
+            const size_t left = matrix.columns - begin, columns = left < AT_ONCE * WORD ? left : AT_ONCE * WORD;
             for (size_t j = 0; j < rows; j++) {
-                const float *from = weights + (row + j) * matrix.columns + column;
-                for (size_t part = 0; part < PARTS && part * WIDTH < left; part++) {
-                    const Bits bits = (Bits)load_first(left - part * WIDTH, from + part * WIDTH, ones);
-                    wrong |= (bits ^ (Bits)ones) & ~SIGN;
-                    words[j] |= highest_bits(~bits) << part * WIDTH;
-                    columns[part] = columns[part] >> 1 | (~bits & SIGN);
-                }
+                const float *from = weights + (row + j) * matrix.columns + begin;
+                for (size_t k = 0; k < columns; k += WORD) words[k / WORD][j] = packed(from + k, columns - k, wrong);
             }
-            uint32_t *by_columns = matrix.by_columns + row / WORD * lanes_of(matrix.columns) + column;
-            for (size_t part = 0; part < PARTS && part * WIDTH < left; part++) {
-                const Bits packed = columns[part] >> (uint32_t)(WORD - rows);
-                __builtin_memcpy(by_columns + part * WIDTH, &packed, sizeof packed);
+            for (size_t k = 0; k < columns; k += WORD) {
+                const uint32_t(&of_rows)[WORD] = words[k / WORD];
+                transpose(of_rows, transposed);
+                const size_t column = begin + k, lanes = lanes_of(columns - k < WORD ? columns - k : WORD);
+                uint32_t *by_columns = matrix.by_columns + row / WORD * lanes_of(matrix.columns) + column;
+                __builtin_memcpy(by_columns, transposed, lanes * sizeof(uint32_t));
+                uint32_t *by_rows = matrix.by_rows + column / WORD * lanes_of(matrix.rows) + row;
+                __builtin_memcpy(by_rows, of_rows, lanes_of(rows) * sizeof(uint32_t));
             }
-            uint32_t *by_rows = matrix.by_rows + column / WORD * lanes_of(matrix.rows) + row;
-            __builtin_memcpy(by_rows, words, lanes_of(rows) * sizeof(uint32_t));
         }
     }
     return !highest_bits((Bits)(wrong != 0));

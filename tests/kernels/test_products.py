@@ -32,6 +32,7 @@ SHAPES = [
     (100, 784, 130),
     (23, 65, 2049),
     (1, 257, 1025),
+    (5, 2081, 70),
 ]
 """Examples, inputs and outputs, around every border of the kernel's blocks."""
 
