@@ -34,8 +34,16 @@ from bayesbinn.runs.folder import load_run
 
 LENGTHS = (5, 10, 20, 50, 100, 500)
 NOT_YET = "not computed yet"
+NOT_PLANNED = "–"
 COLUMNS = {"paper": "The paper's settings", "best": "Best settings", "shifted": "Best settings, shifted images"}
 _STEMS = {"mnist-best": "best", "mnist-shifted": "shifted"}
+_WORDS = {
+    "lr": "learning rate {}",
+    "training.batch_size": "batches of {}",
+    "model.affine": "BatchNorm with learned gain and shift",
+    "training.label_smoothing": "labels smoothed by {}",
+    "training.average_epochs": "λ averaged over the last {} epochs",
+}
 _LOOKS = {"paper": (BLACK, "o"), "best": (BLUE, "s"), "shifted": (ORANGE, "^")}
 
 
@@ -80,7 +88,7 @@ def _reproduce(name: str, budget: Budget, out: Path) -> Iterator[str]:
         "best settings": best,
         "answer": answer(found),
     }
-    paths = save_text(out, name, _markdown(found, tried, best, facts), numbers)
+    paths = save_text(out, name, _markdown(found, planned_lengths(parts), tried, best, facts), numbers)
     yield written([*paths, *_draw(name, found, out)])
 
 
@@ -132,6 +140,7 @@ def answer(found: dict[str, dict[int, list[Reached]]]) -> str:
 
 def _markdown(
     found: dict[str, dict[int, list[Reached]]],
+    lengths: dict[str, set[int]],
     tried: list[tuple[Tried, bool]],
     best: dict[str, Any] | None,
     facts: dict[str, str],
@@ -140,7 +149,15 @@ def _markdown(
     for title in COLUMNS.values():
         head += [f"{title}: test", "validation", "seeds", "wall time"]
     rows = [
-        [str(length), *(cell for column in COLUMNS for cell in _cells(found[column][length]))] for length in LENGTHS
+        [
+            str(length),
+            *(
+                cell
+                for column in COLUMNS
+                for cell in _cells(found[column][length], is_planned=length in lengths[column])
+            ),
+        ]
+        for length in LENGTHS
     ]
     ranked = sorted(tried, key=lambda each: -each[0].mean if each[0].validation else 0.0)
     options = [[settings_text(each.settings), _text(each.validation), str(len(each.validation))] for each, _ in ranked]
@@ -163,15 +180,23 @@ def _markdown(
 def settings_text(settings: dict[str, Any]) -> str:
     """In words for a table.
 
-    >>> settings_text({"training.batch_size": 50}), settings_text({})
-    ('batch_size 50', "the paper's")
+    >>> settings_text({"model.affine": True, "training.batch_size": 50}), settings_text({})
+    ('BatchNorm with learned gain and shift, batches of 50', "the paper's")
     """
-    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in settings.items()) or "the paper's"
+    return ", ".join(_WORDS.get(key, f"{key} {{}}").format(value) for key, value in settings.items()) or "the paper's"
 
 
-def _cells(runs: list[Reached]) -> list[str]:
+def planned_lengths(parts: dict[str, Part]) -> dict[str, set[int]]:
+    """By column, the lengths of schedule that the queue computes, once the best settings are known."""
+    lengths: dict[str, set[int]] = {"paper": set(LENGTHS)}
+    for each in (runs for part in parts.values() for runs in part.runs if runs.chosen):
+        lengths.setdefault(_STEMS[str(each.name)], set()).add(int(each.settings["training.epochs"]))
+    return lengths
+
+
+def _cells(runs: list[Reached], *, is_planned: bool) -> list[str]:
     if not runs:
-        return [NOT_YET, "", "", ""]
+        return [NOT_YET if is_planned else NOT_PLANNED, "", "", ""]
     seeds = ", ".join(str(run.seed) for run in runs)
     test, validation = [run.test for run in runs], [run.validation for run in runs]
     return [_text(test), _text(validation), seeds, duration(sum(run.seconds for run in runs))]
