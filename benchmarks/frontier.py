@@ -2,7 +2,7 @@
 
     python benchmarks/frontier.py --runs FOLDER [--records FOLDER] [--out FOLDER] [--times]
 
-FOLDER has the runs of the parts `frontier` and `posterior` of the evidence queue, checkpoints included. Every network
+FOLDER has the runs of the parts `frontier-…` and `posterior` of the evidence queue, checkpoints included. Every network
 or ensemble is a cell, packed, measured and written down before the next: a stopped program goes on where it was.
 --times measures the times alone again, for when the machine is quiet.
 
@@ -62,12 +62,15 @@ class Cell:
     width: float
     runs: tuple[Path, ...]
     certainty: float | None = None
+    affine: bool = False
+    """Whether BatchNorm has a learned gain and shift."""
 
     @property
     def key(self) -> str:
         certainty = "" if self.certainty is None else f", certainty {self.certainty:g}"
+        learned = ", learned BatchNorm" if self.affine else ""
         seeds = "+".join(run.name.rpartition("-s")[2] for run in self.runs)
-        return f"{self.kind}{certainty}, width {self.width:g}, {seeds}"
+        return f"{self.kind}{certainty}{learned}, width {self.width:g}, {seeds}"
 
 
 def main() -> int:
@@ -109,7 +112,7 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 def cells(runs: Path) -> Iterator[Cell]:
     """What the finished runs in the folder make."""
-    by_kind: dict[tuple[str, float, float | None], list[tuple[int, Path]]] = {}
+    by_kind: dict[tuple[str, float, float | None, bool], list[tuple[int, Path]]] = {}
     for folder in sorted(runs.glob("frontier-*")):
         if not (folder / "checkpoint.pt").is_file():
             continue
@@ -117,20 +120,20 @@ def cells(runs: Path) -> Iterator[Cell]:
         if len((folder / "metrics.jsonl").read_text().splitlines()) < experiment.training.epochs:
             continue
         certainty = experiment.method.settings.get("certainty")
-        key = (experiment.method.name, experiment.model.width, certainty)
+        key = (experiment.method.name, experiment.model.width, certainty, experiment.model.affine)
         by_kind.setdefault(key, []).append((experiment.training.seed, folder))
-    for (method, width, certainty), seeds in sorted(by_kind.items(), key=str):
+    for (method, width, certainty, affine), seeds in sorted(by_kind.items(), key=str):
         folders = [folder for _, folder in sorted(seeds)]
         if method == "float":
             kinds = ("float32", "int8")
         else:
             kinds = ("mode",) if certainty is None else ("posterior mode", "posterior mean")
         for kind in kinds:
-            yield from (Cell(kind, width, (folder,), certainty) for folder in folders)
+            yield from (Cell(kind, width, (folder,), certainty, affine) for folder in folders)
         if kinds == ("mode",):
             for size in ENSEMBLES:
                 for first in range(0, len(folders) - size + 1, size):
-                    yield Cell(f"ensemble of {size}", width, tuple(folders[first : first + size]))
+                    yield Cell(f"ensemble of {size}", width, tuple(folders[first : first + size]), affine=affine)
 
 
 def measured(cell: Cell, kept: Path | None, known: dict[str, Any] | None, photographs: bool) -> dict[str, Any]:
@@ -141,7 +144,8 @@ def measured(cell: Cell, kept: Path | None, known: dict[str, Any] | None, photog
         size, predict, times = prepared(cell, trained, file)
         if known is not None:
             return {**known, "microseconds": times()}
-        row: dict[str, Any] = {"kind": cell.kind, "width": cell.width, "certainty": cell.certainty, "bytes": size}
+        row: dict[str, Any] = {"kind": cell.kind, "width": cell.width, "certainty": cell.certainty}
+        row |= {"affine": cell.affine, "bytes": size}
         row |= {"microseconds": times(), **scores(predict, trained, photographs)}
     origins = [records.provenance(kept / run.name) if kept else None for run in cell.runs]
     row["runs"] = [

@@ -133,6 +133,23 @@ def test_at_equal_bytes_the_better_one_wins() -> None:
     assert "float32 at 2048 units (highest accuracy, 98.50 %;" in frontier.winners({"cells": swapped})[-1]
 
 
+def test_networks_with_learned_batchnorm_are_a_row_of_their_own(tmp_path: Path) -> None:
+    cells = {
+        "a": cell("mode", 30_000, 97.0, 0.10),
+        "b": cell("mode", 30_000, 98.0, 0.05, affine=True),
+        "c": cell("posterior mean", 300_000, 97.0, 0.09, certainty=100.0),
+    }
+    (sentence,) = frontier.winners({"cells": cells})
+    assert sentence.startswith(
+        "Up to 32 KiB: BayesBiNN, mode, learned BatchNorm at 2048 units (highest accuracy, 98.00"
+    )
+    table, verdicts = frontier.worth({"cells": cells})  # the posterior has no learned BatchNorm: it meets its like
+    assert "learned" not in table and "(-0.0100 ± 0.0000)" in verdicts[0]
+    frontier.write({"cells": cells, "machine": {}}, tmp_path)
+    rows = [line for line in (tmp_path / "frontier.md").read_text().splitlines() if line.startswith("| 2048")]
+    assert [row.split("|")[2].strip() for row in rows].count("BayesBiNN, mode, learned BatchNorm") == 1
+
+
 def test_the_posterior_s_worth_is_judged_by_paired_errors() -> None:
     mean = {"certainty": 100.0}
     cells = {
@@ -153,5 +170,8 @@ def test_the_posterior_s_worth_is_judged_by_paired_errors() -> None:
 def test_networks_that_are_not_measured_yet_are_named() -> None:
     names = [run.name for part in load_queue().parts if "frontier" in part.measure for run in planned(part)]
     small = {"runs": [{"run": name} for name in names if "width0.0625" in name]}
-    assert frontier.missing({"cells": {"a": small}}) == ["Not computed yet: networks of 512 and 2048 units."]
+    assert frontier.missing({"cells": {"a": small}}) == [
+        "Not computed yet: networks of 512 and 2048 units.",
+        "Not computed yet: networks of 512 units, learned BatchNorm.",
+    ]
     assert frontier.missing({"cells": {"a": {"runs": [{"run": name} for name in names]}}}) == []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ TITLES = {
     "posterior mean": "BayesBiNN, posterior mean of 10",
     **{f"ensemble of {size}": f"BayesBiNN, {size} seeds" for size in (2, 5, 10)},
 }
+LEARNED = ", learned BatchNorm"
 STRANGERS = {"scrambled": "Scrambled", "inverted": "Inverted", "photographs": "Photographs"}
 BUDGETS = (1 << 15, 1 << 17, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 1 << 24, 1 << 26)
 UNITS = 2048
@@ -52,12 +54,14 @@ class Group:
     kind: str
     width: float
     certainty: float | None
+    affine: bool
+    """Whether BatchNorm has a learned gain and shift, which the paper's network does not have."""
     cells: tuple[Numbers, ...]
 
     @property
     def title(self) -> str:
         certainty = "" if self.certainty is None else f" (certainty {self.certainty:g})"
-        return f"{TITLES[self.kind]}{certainty}"
+        return f"{TITLES[self.kind]}{LEARNED if self.affine else ''}{certainty}"
 
     @property
     def units(self) -> int:
@@ -85,9 +89,10 @@ def _at(tree: Any, path: tuple[str, ...]) -> float | None:
 
 def groups_of(found: Numbers) -> list[Group]:
     """The cells by kind, width and certainty, the smallest files first."""
-    by_key: dict[tuple[str, float, float | None], list[Numbers]] = {}
+    by_key: dict[tuple[str, float, float | None, bool], list[Numbers]] = {}
     for cell in found["cells"].values():
-        by_key.setdefault((cell["kind"], cell["width"], cell["certainty"]), []).append(cell)
+        key = (cell["kind"], cell["width"], cell["certainty"], cell.get("affine", False))
+        by_key.setdefault(key, []).append(cell)
     groups = [Group(*key, tuple(cells)) for key, cells in by_key.items()]
     return sorted(groups, key=lambda group: (group.width, group.mean("bytes") or 0.0, group.title))
 
@@ -184,7 +189,7 @@ def worth(found: Numbers) -> tuple[str, list[str]]:
     """The spread posterior beside the mode at τ = 1e-10 and seed ensembles, at the largest width: table and verdict."""
     groups = groups_of(found)
     width = max((group.width for group in groups), default=1.0)
-    groups = [group for group in groups if group.width == width]
+    groups = [group for group in groups if group.width == width and not group.affine]
     mode = next((group for group in groups if group.kind == "mode"), None)
     spread = [group for group in groups if group.kind.startswith("posterior")]
     if mode is None or not spread:
@@ -240,14 +245,15 @@ def _blocks(group: Group, what: str) -> list[float]:
 def missing(found: Numbers) -> list[str]:
     """Which networks of the evidence queue are not among the cells: with them, another one may win."""
     measured = {run["run"] for cell in found["cells"].values() for run in cell.get("runs", ())}
-    left = {
-        round(UNITS * run.experiment.model.width)
-        for part in load_queue().parts
-        if "frontier" in part.measure
-        for run in planned(part)
-        if run.name not in measured
-    }
-    return [f"{SO_FAR} networks of {' and '.join(map(str, sorted(left)))} units."] if left else []
+    left: dict[bool, set[int]] = {False: set(), True: set()}
+    for run in (run for part in load_queue().parts if "frontier" in part.measure for run in planned(part)):
+        if run.name not in measured:
+            left[run.experiment.model.affine].add(round(UNITS * run.experiment.model.width))
+    return [
+        f"{SO_FAR} networks of {' and '.join(map(str, sorted(units)))} units{LEARNED if affine else ''}."
+        for affine, units in left.items()
+        if units
+    ]
 
 
 def write(found: Numbers, out: Path) -> None:
@@ -265,6 +271,8 @@ def write(found: Numbers, out: Path) -> None:
         "Gaussian noise of 0.3 of the range; 2,000 digits each.",
         "The posterior mean is that of 10 samples of a run with `certainty`, with BatchNorm statistics of their own; "
         "at τ = 1e-10 all samples are the mode.",
+        "Learned BatchNorm: with a learned gain and shift, which the paper's network does not have. They are folded "
+        "into the scale and shift that the file has anyway, so the bytes stay the same.",
     ]
     lines = ["# What bytes and microseconds buy on MNIST", "", table(found), "", "## At equal bytes, who wins?", ""]
     lines += [f"- {sentence}" for sentence in [*winners(found), *missing(found)]]
@@ -340,12 +348,14 @@ def _short(value: float) -> str:
 
 
 def _panel(axis: Any, groups: list[Group], across: tuple[str, ...], up: tuple[str, ...]) -> None:
-    for kind, (colour, marker) in LOOKS.items():
+    for affine, (kind, (colour, marker)) in product((False, True), LOOKS.items()):
         points = []
         for group in groups:
             x, y = group.mean(*across), group.mean(*up)
-            if group.kind == kind and x is not None and y is not None:
+            if (group.kind, group.affine) == (kind, affine) and x is not None and y is not None:
                 points.append((x, 100 - y if up[-1] == "accuracy" else y))
         if points:
             look = {"color": colour, "marker": marker, "markersize": 4.5, "linewidth": 0.8}
-            axis.plot(*zip(*sorted(points), strict=True), label=TITLES[kind], **look)
+            if affine:
+                look |= {"linestyle": "--", "markerfacecolor": "white"}
+            axis.plot(*zip(*sorted(points), strict=True), label=f"{TITLES[kind]}{LEARNED if affine else ''}", **look)
