@@ -11,6 +11,7 @@
 // work on several iterations at once.
 
 #include "blocks.hpp"
+#include "outer.hpp"
 #include "rules.hpp"
 #include "signs.hpp"
 #include "twister.hpp"
@@ -21,7 +22,7 @@ namespace {
 // p ← f(source)
 template <class Function>
 BAYESBINN_INLINE void map(const Arrays &x, Range range, Function f) {
-    each_block<2, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+    each_block<2, 2, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, f(block(1, v)));
     });
 }
@@ -29,7 +30,7 @@ BAYESBINN_INLINE void map(const Arrays &x, Range range, Function f) {
 // p ← f(ũ₊ − ũ₋)
 template <class Function>
 BAYESBINN_INLINE void map_difference(const Arrays &x, Range range, Function f) {
-    each_block<3, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+    each_block<3, 6, 1>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, f(block(2, v) - block(1, v)));
     });
 }
@@ -56,7 +57,7 @@ void write_pmf_weights(const SoftSettings &set, const Arrays &x, Range range) {
 template <class Sample>
 BAYESBINN_INLINE void write_sample(uint64_t draw, float certain, const Arrays &x, Range range, Sample sample) {
     const NoiseStream noise(x.key, draw);
-    each_block<2, 1>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
+    each_block<2, 2, 1>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
         if (all_at_least(block.at[1], certain)) {
             for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
         } else {
@@ -80,7 +81,7 @@ void write_training_sample(const TrainingSampleSettings &set, const Arrays &x, R
     const bool held = set.held;
     Elements uncertain;
     const uint64_t first = range.begin / BLOCK, whole = range.end / BLOCK;
-    each_block<3, 5>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
+    each_block<3, 2, 5>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
         if (all_at_least(block.at[1], certain)) {
             if (!held)
                 for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, sign(block(1, v)));
@@ -112,7 +113,7 @@ void write_training_sample(const TrainingSampleSettings &set, const Arrays &x, R
 
 void restore_mode(const ModeSettings &set, const Arrays &x, Range range) {
     const float certain = certain_from(set.temperature);
-    each_block<2, 1>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
+    each_block<2, 2, 1>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
         if (all_at_least(block.at[1], certain)) return;
         for (int v = 0; v < VECTORS; v++)
             if (!all(abs(block(1, v)) >= certain)) block.set(0, v, sign(block(1, v)));
@@ -131,6 +132,7 @@ class Scales {
         natural += range.begin;
         for (uint64_t k = 0; k < range.end / BLOCK - first_; k++) {
             const float *block = natural + k * BLOCK;
+            ask_for(block);
             const bool are_few = all_at_least(block, set.certain) || uncertain_.add_below(block, set.certain, k);
             ends_[k] = are_few ? uncertain_.count() : MANY;
         }
@@ -176,7 +178,7 @@ void accumulate_scaled(const ScaleSettings &set, const Arrays &x, Range range) {
     const NoiseStream noise(x.key, set.draw);
     const Scale scale(set.temperature, set.eps);
     Scales scales(scale, noise, x.at[1], range);
-    each_block<3, 1>(x, range, [&](uint64_t b, const auto &block, auto) __attribute__((always_inline)) {
+    each_block<3, 5, 1>(x, range, [&](uint64_t b, const auto &block, auto) __attribute__((always_inline)) {
         scales.with(b, block.at[1], b < range.end / BLOCK, [&](int v, F s) __attribute__((always_inline)) {
             block.set(0, v, block(0, v) + s * block(2, v));
         });
@@ -191,7 +193,7 @@ void natural_gradient_update(const RuleSettings &rule, uint64_t draw, bool scale
     const Rule set(rule);
     const F zero = broadcast(0.0f);
     Scales scales(scale, noise, x.at[1], scaled || x.at[5] ? Range{range.begin, range.begin} : range);
-    each_block<6, 7>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
+    each_block<6, 62, 7>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
         const auto step = [&](int v, F scaled_gradient) __attribute__((always_inline)) {
             const F natural = block(1, v);
             const F pull = block.at[4] ? natural - block(4, v) : set.steady ? zero : natural;
@@ -231,7 +233,7 @@ void bayesbinn_update_from_slopes(const SlopeUpdateSettings &set, const Arrays &
 
 void adam(const AdamUpdateSettings &settings, const Arrays &x, Range range) {
     const Adam set(settings.adam);
-    each_block<4, 7>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
+    each_block<4, 15, 7>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++) {
             F value = block(0, v), first = block(1, v), second = block(2, v);
             adam_step(value, first, second, block(3, v), set);
@@ -245,7 +247,7 @@ void adam(const AdamUpdateSettings &settings, const Arrays &x, Range range) {
 void ste_update(const STESettings &settings, const Arrays &x, Range range) {
     const Adam set(settings.adam);
     const float clip = (float)settings.clip;
-    each_block<5, 15>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+    each_block<5, 30, 15>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++) {
             F latent = block(1, v), first = block(2, v), second = block(3, v);
             adam_step(latent, first, second, block(4, v), set);
@@ -262,7 +264,7 @@ void ste_update(const STESettings &settings, const Arrays &x, Range range) {
 // written to them, they end up as −1 and +1.
 void bop_update(const BopSettings &set, const Arrays &x, Range range) {
     const float rate = (float)set.rate, one_minus_rate = (float)(1 - set.rate), threshold = (float)set.threshold;
-    each_block<3, 3>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
+    each_block<3, 7, 3>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++) {
             const F weight = sign(block(0, v));
             const F average = block(1, v) * one_minus_rate + block(2, v) * rate;
@@ -275,7 +277,7 @@ void bop_update(const BopSettings &set, const Arrays &x, Range range) {
 void pmf_update(const PMFSettings &settings, const Arrays &x, Range range) {
     const Adam set(settings.adam);
     const float beta = (float)settings.beta, half_beta = (float)(settings.beta / 2);
-    each_block<8, 127>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+    each_block<8, 254, 127>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
         F m[VECTORS];  // w = tanh(β(ũ₊ − ũ₋)/2), then tanh(β·w/2)
         for (int v = 0; v < VECTORS; v++) m[v] = tanh((block(2, v) - block(1, v)) * half_beta);
         for (int v = 0; v < VECTORS; v++) m[v] = tanh(m[v] * half_beta);
@@ -299,7 +301,7 @@ void pmf_update(const PMFSettings &settings, const Arrays &x, Range range) {
 // total ← total + (1 − w²)/τ⊙g
 void accumulate_slope(const ModeSettings &set, const Arrays &x, Range range) {
     const float inverse_temperature = (float)(1 / set.temperature);
-    each_block<3, 1>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
+    each_block<3, 7, 1>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++)
             block.set(0, v, block(0, v) + block(1, v) * block(2, v) * inverse_temperature);
     });
@@ -307,7 +309,7 @@ void accumulate_slope(const ModeSettings &set, const Arrays &x, Range range) {
 
 void bimu_update(const BiMUUpdateSettings &settings, const Arrays &x, Range range) {
     const BiMU set(settings.bimu);
-    each_block<3, 3>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
+    each_block<3, 6, 3>(x, range, [&](uint64_t, const auto &block, auto put) __attribute__((always_inline)) {
         for (int v = 0; v < VECTORS; v++) {
             const F updated = bimu_step(block(1, v), block(2, v), set);
             block.set(1, v, updated);
@@ -329,6 +331,10 @@ bool all_within(float limit, const float *values, size_t count) {
         for (int k = 0; k < CHAINS; k++) found[k] |= beyond(load(at + k * LANES), bits);
     };
     size_t i = 0;
+    for (; i + BLOCK <= count; i += BLOCK) {
+        ask_for(values + i);
+        for (size_t k = 0; k < BLOCK; k += STRIDE) look(values + i + k);
+    }
     for (; i + STRIDE <= count; i += STRIDE) look(values + i);
     float rest[STRIDE] = {};
     __builtin_memcpy(rest, values + i, (count - i) * sizeof(float));
@@ -352,6 +358,7 @@ void random_bits(uint64_t key, uint64_t draw, uint64_t b, uint32_t (&words)[NOIS
 const Kernels BAYESBINN_JOIN(kernels_, BAYESBINN_ISA) = {
     BAYESBINN_TEXT(BAYESBINN_ISA),
     SIGNS,
+    OUTER,
 #define BAYESBINN_ENTRY(kernel, ...) kernel,
     BAYESBINN_EACH_KERNEL(BAYESBINN_ENTRY) all_within,
     bernoulli,

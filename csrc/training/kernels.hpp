@@ -288,6 +288,28 @@ struct SignKernels {
     void (*multiply)(const SignProduct &, size_t first, size_t last, Range outputs);
 };
 
+// ---- outer products ---------------------------------------------------------------------------
+
+// product[row][column] = Σₑ gradients[e][row]·inputs[e][column]
+struct OuterProduct {
+    const float *gradients, *inputs;
+    float *product;
+    size_t examples, rows, columns;
+};
+
+constexpr size_t OUTER_ROWS = 6, OUTER_COLUMNS = 64;  // of a tile
+constexpr size_t OUTER_EXAMPLES = 100;                // that are summed at a time, at most
+
+// For the `count` examples from `first` on.
+struct OuterKernels {
+    // Copies the gradients of up to OUTER_ROWS rows, example by example, padded with zeros.
+    void (*pack)(const OuterProduct &, size_t first, size_t count, size_t row, float *to);
+    // Adds to a tile's columns of the given rows, the first a multiple of OUTER_ROWS, or writes them if `first` is 0.
+    void (*multiply)(
+        const OuterProduct &, size_t first, size_t count, const float *packed, Range rows, size_t column
+    );
+};
+
 // ---- torch's generator ------------------------------------------------------------------------
 
 constexpr int TWISTER_WORDS = 624;
@@ -300,7 +322,8 @@ struct Twister {
 
 struct Kernels {
     const char *name;
-    const SignKernels *signs;  // null where torch's own product is as fast
+    const SignKernels *signs;   // null where torch's own product is as fast
+    const OuterKernels *outer;  // likewise
 
 #define BAYESBINN_MEMBER(kernel, Settings, ...) void (*kernel)(const Settings &, const Arrays &, Range);
     BAYESBINN_EACH_KERNEL(BAYESBINN_MEMBER)

@@ -173,6 +173,23 @@ NB_MODULE(_native, m) {
         nb::arg("threads"), nb::arg("x"), nb::arg("signs"), nb::arg("y"), nb::arg("examples"), nb::arg("inputs"),
         nb::arg("outputs")
     );
+    m.def("multiplies_outer", [] { return multiplies_outer(Team{*chosen, 1}); });
+    m.def(
+        "multiply_outer",
+        [](int threads, uintptr_t gradients, uintptr_t inputs, uintptr_t product, size_t examples, size_t rows,
+           size_t columns) {
+            nb::gil_scoped_release unlocked;
+            multiply_outer(
+                Team{*chosen, threads}, OuterProduct{
+                                            reinterpret_cast<const float *>(gradients),
+                                            reinterpret_cast<const float *>(inputs),
+                                            reinterpret_cast<float *>(product), examples, rows, columns
+                                        }
+            );
+        },
+        nb::arg("threads"), nb::arg("gradients"), nb::arg("inputs"), nb::arg("product"), nb::arg("examples"),
+        nb::arg("rows"), nb::arg("columns")
+    );
     // By name: the kernels, and their columns in order, each with its number of values per element (0: a key).
     nb::dict kernels, columns;
 #define BAYESBINN_BIND(kernel, Settings, ...)                                                                          \

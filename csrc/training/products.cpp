@@ -1,8 +1,11 @@
 #include "products.hpp"
 
+#include <string.h>
+
 #include <algorithm>
 #include <atomic>
 #include <stdexcept>
+#include <vector>
 
 #include "threads.hpp"
 
@@ -13,6 +16,8 @@ namespace {
 constexpr size_t ROWS = 32;
 // Outputs that a thread computes at a time. Each such piece builds its own tables, so it must not be small.
 constexpr size_t OUTPUTS = 1024;
+// Rows of an outer product that a thread computes at a time. Each such piece copies the inputs of its columns.
+constexpr size_t ROWS_OF_A_PIECE = 128 * OUTER_ROWS;
 
 size_t parts_of(size_t size, size_t part) { return size / part + (size % part != 0); }
 
@@ -64,6 +69,35 @@ void multiply_signs(Team team, const SignProduct &of, size_t examples) {
         const Range range{begin, std::min(begin + OUTPUTS, of.outputs)};
         multiply(of, block * examples / blocks, (block + 1) * examples / blocks, range);
     });
+}
+
+bool multiplies_outer(Team team) { return team.kernels.outer != nullptr; }
+
+void multiply_outer(Team team, const OuterProduct &of) {
+    if (!team.kernels.outer) throw std::invalid_argument("this instruction set has no outer products");
+    const OuterKernels &kernels = *team.kernels.outer;
+    if (!of.rows || !of.columns) return;
+    if (!of.product || (of.examples && (!of.gradients || !of.inputs)))
+        throw std::invalid_argument("a matrix has no memory");
+    if (!of.examples) {
+        memset(of.product, 0, of.rows * of.columns * sizeof(float));
+        return;
+    }
+    const size_t tiles = parts_of(of.rows, OUTER_ROWS), chunks = parts_of(of.examples, OUTER_EXAMPLES);
+    const size_t columns = parts_of(of.columns, OUTER_COLUMNS), rows = parts_of(of.rows, ROWS_OF_A_PIECE);
+    std::vector<float> packed(tiles * OUTER_ROWS * parts_of(of.examples, chunks));
+    for (size_t chunk = 0; chunk < chunks; chunk++) {
+        const size_t first = chunk * of.examples / chunks, count = (chunk + 1) * of.examples / chunks - first;
+        each_piece(tiles, team.threads, [&](size_t tile) {
+            const size_t row = tile * OUTER_ROWS;
+            kernels.pack(of, first, count, row, packed.data() + row * count);
+        });
+        each_piece(columns * rows, team.threads, [&](size_t piece) {
+            const size_t begin = piece % rows * ROWS_OF_A_PIECE, column = piece / rows * OUTER_COLUMNS;
+            const Range range{begin, std::min(begin + ROWS_OF_A_PIECE, of.rows)};
+            kernels.multiply(of, first, count, packed.data(), range, column);
+        });
+    }
 }
 
 }  // namespace bayesbinn

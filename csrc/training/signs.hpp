@@ -156,6 +156,7 @@ BAYESBINN_INLINE void transpose(const uint32_t (&rows)[WORD], uint32_t (&columns
 // It reads long stretches of a row: reading a word from each of 32 rows in turn takes twice as long.
 bool pack_signs(const float *weights, const SignMatrix &matrix, size_t first, size_t last) {
     constexpr size_t AT_ONCE = 64;  // words of a row
+    constexpr size_t AHEAD = 512;
     alignas(64) uint32_t words[AT_ONCE][WORD] = {}, transposed[WORD];
     Bits wrong = {};
     for (size_t row = first; row < last; row += WORD) {
@@ -165,7 +166,11 @@ bool pack_signs(const float *weights, const SignMatrix &matrix, size_t first, si
             const size_t left = matrix.columns - begin, columns = left < AT_ONCE * WORD ? left : AT_ONCE * WORD;
             for (size_t j = 0; j < rows; j++) {
                 const float *from = weights + (row + j) * matrix.columns + begin;
-                for (size_t k = 0; k < columns; k += WORD) words[k / WORD][j] = packed(from + k, columns - k, wrong);
+                for (size_t k = 0; k < columns; k += WORD) {
+                    __builtin_prefetch(from + k + AHEAD);
+                    __builtin_prefetch(from + k + AHEAD + 16);
+                    words[k / WORD][j] = packed(from + k, columns - k, wrong);
+                }
             }
             for (size_t k = 0; k < columns; k += WORD) {
                 const uint32_t(&of_rows)[WORD] = words[k / WORD];

@@ -138,6 +138,80 @@ class TestLookup:
                 packed.times_transposed(wrong)
 
 
+OUTER_SHAPES = [
+    (1, 1, 1),
+    (3, 5, 63),
+    (99, 6, 64),
+    (100, 7, 65),
+    (101, 767, 15),
+    (250, 769, 130),
+    (2, 1540, 17),
+]
+"""Examples, rows and columns, around every border of the kernel's tiles and pieces."""
+
+
+@pytest.mark.skipif(not native.multiplies_outer, reason="no outer products: they need AVX-512")
+class TestOuterProduct:
+    @pytest.mark.parametrize(("examples", "rows", "columns"), OUTER_SHAPES)
+    def test_agrees_with_double_precision(self, examples: int, rows: int, columns: int) -> None:
+        gradients, inputs = drawn(examples, rows), drawn(examples, columns, seed=1)
+        assert_close(native.outer(gradients, inputs), gradients.double().T @ inputs.double())
+
+    def test_small_whole_numbers_are_exact(self) -> None:
+        gradients, inputs = drawn(230, 50).mul(8).round(), drawn(230, 70, seed=1).mul(8).round()
+        assert torch.equal(native.outer(gradients, inputs), gradients.T @ inputs)
+
+    def test_does_not_depend_on_threads_or_other_rows_and_columns(self) -> None:
+        gradients, inputs = drawn(130, 1600), drawn(130, 200, seed=1)
+        before = torch.get_num_threads()
+        try:
+            found = []
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                found.append(native.outer(gradients, inputs))
+        finally:
+            torch.set_num_threads(before)
+        assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+        part = native.outer(gradients[:, 11:900].contiguous(), inputs[:, 7:150].contiguous())
+        assert torch.equal(part, found[0][11:900, 7:150])
+
+    def test_without_examples_it_is_zero(self) -> None:
+        assert torch.equal(native.outer(drawn(0, 7), drawn(0, 65)), torch.zeros(7, 65))
+        assert native.outer(drawn(3, 0), drawn(3, 65)).shape == (0, 65)
+
+    def test_a_nan_reaches_only_its_own_row_and_column(self) -> None:
+        gradients, inputs = drawn(12, 10), drawn(12, 70)
+        gradients[3, 9], inputs[5, 69] = float("nan"), float("inf")
+        finite = native.outer(gradients, inputs).isfinite()
+        assert finite[:9, :69].all() and not finite[9].any() and not finite[:, 69].any()
+
+    def test_wrong_matrices_are_refused(self) -> None:
+        good = drawn(3, 65)
+        for wrong in (drawn(4, 65), drawn(3), drawn(3, 65).double(), drawn(65, 3).t()):
+            with pytest.raises(ValueError, match="contiguous float32 rows are needed"):
+                native.outer(good, wrong)
+
+    @pytest.mark.usefixtures("_any_size")
+    def test_it_takes_the_gradient_of_the_weight(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        outer, seen = native.outer, []
+
+        def seeing(gradients: Tensor, inputs: Tensor) -> Tensor:
+            seen.append((gradients.shape, inputs.shape))
+            return outer(gradients, inputs)
+
+        monkeypatch.setattr(native, "outer", seeing)
+        x, weight = drawn(4, 20, 50), signs(30, 50).requires_grad_()
+        y = products.linear(x, weight)
+        (found,) = torch.autograd.grad(y, weight, drawn(4, 20, 30, seed=2), retain_graph=True)
+        assert seen == [((80, 30), (80, 50))]
+        torch.testing.assert_close(
+            found, drawn(4, 20, 30, seed=2).reshape(80, 30).T @ x.reshape(80, 50), rtol=1e-5, atol=1e-4
+        )
+        with FlopCounterMode(display=False) as flops:
+            torch.autograd.grad(y, weight, drawn(4, 20, 30, seed=2))
+        assert len(seen) == 1 and flops.get_total_flops() == 2 * 80 * 30 * 50, "somebody watches"
+
+
 @needs_lookup
 @pytest.mark.usefixtures("_any_size")
 class TestLinear:
@@ -348,8 +422,9 @@ class TestTraining:
 def test_other_instruction_sets_leave_it_to_torch() -> None:
     code = "from bayesbinn.kernels import native, products; import torch; "
     code += (
-        "w = torch.ones(600, 600); print(native.multiplies_signs, products.worthwhile(w), products.linear(w, w)[0, 0])"
+        "w = torch.ones(600, 600); print(native.multiplies_signs, native.multiplies_outer, products.worthwhile(w), "
+        "products.linear(w, w)[0, 0])"
     )
     environment = {"BAYESBINN_ISA": "portable", "PATH": "/usr/bin:/bin"}
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert ended.stdout.split() == ["False", "False", "tensor(600.)"]
+    assert ended.stdout.split() == ["False", "False", "False", "tensor(600.)"]

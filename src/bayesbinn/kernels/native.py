@@ -54,6 +54,9 @@ _runtime = _borrow_threads() if available else ""
 multiplies_signs = available and _native.multiplies_signs()
 """Whether there are products with matrices of signs: they need AVX2."""
 
+multiplies_outer = available and _native.multiplies_outer()
+"""Whether there are outer products: they need AVX-512."""
+
 
 def isa() -> str:
     """The instruction set of the kernels in use."""
@@ -159,6 +162,18 @@ def _multiplied(x: Tensor, signs: Tensor, inputs: int, outputs: int) -> Tensor:
     threads = torch.get_num_threads()
     _native.multiply_signs(threads, x.data_ptr(), signs.data_ptr(), y.data_ptr(), examples, inputs, outputs)
     return y
+
+
+def outer(gradients: Tensor, inputs: Tensor) -> Tensor:
+    """Σₑ gradientsₑ ⊗ inputsₑ over the examples e, the rows of two usable matrices."""
+    if not (gradients.dim() == inputs.dim() == 2 and len(gradients) == len(inputs) and usable(gradients, inputs)):
+        shapes = f"{tuple(gradients.shape)} and {tuple(inputs.shape)}"
+        raise ValueError(f"got {shapes} of {gradients.dtype} and {inputs.dtype}; contiguous float32 rows are needed")
+    examples, rows = gradients.shape
+    product = torch.empty(rows, inputs.shape[1], dtype=torch.float32, device="cpu")
+    addresses = gradients.data_ptr(), inputs.data_ptr(), product.data_ptr()
+    _native.multiply_outer(torch.get_num_threads(), *addresses, examples, rows, inputs.shape[1])
+    return product
 
 
 def bernoulli(state: Tensor, probability: float, values: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Linear layers whose weights are all −1 and +1: the compiled kernels look sums up instead of multiplying.
 
-The result is that of `torch.nn.functional.linear` up to rounding, forward and backward. Only the product of the two
-real matrices, the gradient of the weights, is left to torch.
+The result is that of `torch.nn.functional.linear` up to rounding, forward and backward. The gradient of the weights is
+a product of two real matrices; AVX-512 has a kernel for it, elsewhere it is left to torch.
 """
 
 from __future__ import annotations
@@ -63,11 +63,13 @@ class _SignLinear(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         x, weight = ctx.saved_tensors
         wants_x, wants_weight, _ = ctx.needs_input_grad
+        # With create_graph=True, the derivatives of these products are wanted as well.
+        is_final = has_elements(gradient) and not torch.is_grad_enabled() and not is_watched()
         of_x = of_weight = None
         if wants_x:
-            # With create_graph=True, the derivative of this product is wanted as well.
-            is_final = has_elements(gradient) and not torch.is_grad_enabled() and not is_watched()
             of_x = ctx.signs.times(gradient) if is_final else gradient @ weight
         if wants_weight:
-            of_weight = gradient.reshape(-1, ctx.signs.rows).t() @ x.reshape(-1, ctx.signs.columns)
+            gradients, inputs = gradient.reshape(-1, ctx.signs.rows), x.reshape(-1, ctx.signs.columns)
+            suits = is_final and native.multiplies_outer and native.usable(gradients, inputs)
+            of_weight = native.outer(gradients, inputs) if suits else gradients.t() @ inputs
         return of_x, of_weight, None
