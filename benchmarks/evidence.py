@@ -38,7 +38,7 @@ from bayesbinn.paper.page import PAGE, write_page
 from bayesbinn.paper.records import MeasuredMean
 from bayesbinn.runs.best_epoch import best_epoch
 from bayesbinn.runs.folder import load_run
-from evidence_jobs import THREADS, Job, keep, measure, paused, start
+from evidence_jobs import Job, keep, measure, paused, start
 from evidence_places import REPOSITORY, Places, commit_of, done, interpreter, mark_shown, say, shown
 from evidence_status import note_running, status
 
@@ -49,9 +49,8 @@ def main() -> int:
     parser.add_argument("--home", type=Path, default=Path(home), help="checkouts, runs and logs (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", help="where the evidence goes")
     parser.add_argument("--queue", type=Path, help="use this queue instead of the repository's (TOML)")
-    parser.add_argument(
-        "--jobs", type=int, default=cores(), help="runs at a time, one thread each (default: %(default)s)"
-    )
+    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each run (default: %(default)s)")
     parser.add_argument("--parts", metavar="NAME,NAME", help="only these parts of the queue (default: all)")
     parser.add_argument("--status", action="store_true", help="show what is done and how long the rest takes")
     parser.add_argument(
@@ -65,9 +64,9 @@ def main() -> int:
             print(status(parts, places, max(1, arguments.jobs)))
             return 0
         places.home.mkdir(parents=True, exist_ok=True)
-        torch.set_num_threads(THREADS)  # records describe the machine as this process sees it
+        torch.set_num_threads(arguments.threads)  # records describe the machine as this process sees it
         with only_one(places.home / "queue.lock"):
-            return work_through(parts, places, max(1, arguments.jobs))
+            return work_through(parts, places, max(1, arguments.jobs), arguments.threads)
     except BayesbinnError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -101,7 +100,7 @@ def only_one(path: Path) -> Iterator[None]:
 # ---- runs ------------------------------------------------------------------------------------------
 
 
-def work_through(parts: tuple[Part, ...], places: Places, jobs: int) -> int:
+def work_through(parts: tuple[Part, ...], places: Places, jobs: int, threads: int) -> int:
     """Run what is missing, in the queue's order; a failed run does not stop the others. 0 if nothing failed."""
     provide_data(parts, places)
     failed: set[str] = set()
@@ -115,7 +114,7 @@ def work_through(parts: tuple[Part, ...], places: Places, jobs: int) -> int:
                 found = next_run(parts, places, failed | {job.run.name for job in running})
                 if found is None:
                     break
-                running.append(start(*found, places))
+                running.append(start(*found, places, threads))
                 note_running(running, places)
                 if stopped:  # the request came while this one was being started
                     running[-1].process.send_signal(signal.SIGINT)

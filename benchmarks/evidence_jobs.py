@@ -23,8 +23,6 @@ from evidence_places import REPOSITORY, Places, commit_of, interpreter, say
 PR_SET_PDEATHSIG = 1
 """From Linux's <sys/prctl.h>."""
 
-THREADS = 1
-"""Of each run."""
 KEEP_MEMORY = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in (("hugetlb", 1), ("mmap_threshold", 1 << 32), ("trim_threshold", 1 << 33), ("top_pad", 1 << 28))
@@ -44,14 +42,14 @@ class Job:
     started: float
 
 
-def start(run: Planned, part: Part, places: Places) -> Job:
+def start(run: Planned, part: Part, places: Places, threads: int) -> Job:
     """Start or resume a run."""
     commit = commit_of(part, places)
     python = interpreter(commit, places)
     log = places.home / "logs" / f"{run.name}.log"
     command = [str(python), "-m", "bayesbinn", *run.arguments, "--out", str(places.runs / run.name)]
     say(f"{part.name}: {run.name}")
-    process = start_politely(command, log, commit, threads=THREADS, lowest=not places.in_place)
+    process = start_politely(command, log, commit, threads=threads, lowest=not places.in_place)
     return Job(run, commit, process, log, time.time())
 
 

@@ -172,6 +172,27 @@ void multiplies(Team team, size_t examples, size_t inputs, size_t outputs, size_
     expect(!pack_signs(team, w.begin(), matrix), where + "0.5 is not a sign");
 }
 
+// The gradient of a linear layer's weights, likewise.
+void multiplies_outer_of(Team team, size_t examples, size_t rows, size_t columns, size_t shift) {
+    Memory gradients(examples * rows, shift, 1, 8), inputs(examples * columns, shift, 2, 8);
+    Memory product(rows * columns, shift, 3, 1);
+    for (size_t i = 0; i < examples * rows; i++) gradients.begin()[i] = roundf(gradients.begin()[i]);
+    for (size_t i = 0; i < examples * columns; i++) inputs.begin()[i] = roundf(inputs.begin()[i]);
+    multiply_outer(team, {gradients.begin(), inputs.begin(), product.begin(), examples, rows, columns});
+    bool same = true;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < columns; c++) {
+            float sum = 0;
+            for (size_t e = 0; e < examples; e++)
+                sum += gradients.begin()[e * rows + r] * inputs.begin()[e * columns + c];
+            same = same && sum == product.begin()[r * columns + c];
+        }
+    expect(
+        same, std::string(team.kernels.name) + ", outer product " + std::to_string(examples) + "×" +
+            std::to_string(rows) + "×" + std::to_string(columns) + ": the sums of plain loops"
+    );
+}
+
 // The masks do not depend on how they are divided into calls, and the generator's state ends the same.
 uint64_t draws_masks(Team team, const std::vector<size_t> &sizes) {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -220,6 +241,13 @@ int main(int count, char **arguments) {
             draws_masks({*kernels, 1}, {1, 311, 312, 0, 313, 623, 99063 - 623}) == masks,
             std::string(kernels->name) + ": the same masks in pieces"
         );
+        for (int threads : {1, 2})
+            for (size_t shift : {0, 1})
+                for (size_t examples : {1, 100, 101, 230})
+                    for (size_t rows : {1, 5, 7, 775})
+                        for (size_t columns : {1, 15, 64, 97})
+                            if (multiplies_outer({*kernels, threads}))
+                                multiplies_outer_of({*kernels, threads}, examples, rows, columns, shift);
         if (!multiplies_signs({*kernels, 1})) continue;
         for (int threads : {1, 2})
             for (size_t shift : {0, 1})

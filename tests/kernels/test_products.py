@@ -277,6 +277,24 @@ class TestLinear:
         for odd in (plain.to_sparse(), plain.to_mkldnn()):
             assert not products._suits(odd, weight, None)
 
+    @pytest.mark.parametrize("with_bias", [True, False])
+    def test_without_gradients_there_is_a_function_of_its_own(self, with_bias: bool) -> None:
+        x, weight, bias = drawn(4, 20, 50), signs(30, 50), drawn(30, seed=3) if with_bias else None
+        exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+        assert torch.equal(products.linear_without_gradients(x, weight, bias), F.linear(x, weight, bias))
+        packed = native.packed_signs(weight)
+        assert packed is not None
+        looked_up = packed.times_transposed(x)
+        with torch.no_grad():
+            found = products.linear_without_gradients(x, weight, bias)
+        assert torch.equal(found, looked_up if bias is None else looked_up + bias)
+        assert_close(found, exact)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            assert products.linear_without_gradients(x, weight).dtype is torch.bfloat16
+        with torch.inference_mode():
+            soft = weight / 2
+            assert torch.equal(products.linear_without_gradients(x, soft), F.linear(x, soft))
+
     def test_narrow_layers_are_left_to_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
         assert products.worthwhile(signs(512, 512))

@@ -29,13 +29,26 @@ def worthwhile(weight: Tensor) -> bool:
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear`: by lookup if the weight holds only signs, otherwise by torch."""
-    suits = worthwhile(weight) and _suits(input, weight, bias)
-    signs = native.packed_signs(weight.detach()) if suits else None
+    """`torch.nn.functional.linear` in training: by lookup if the weight holds only signs, otherwise by torch."""
+    # Without gradients, this may be the first pass of a checkpoint, which torch repeats without us.
+    signs = _signs(input, weight, bias) if torch.is_grad_enabled() else None
     if signs is None:
         return F.linear(input, weight, bias)
     y: Tensor = _SignLinear.apply(input, weight, signs)  # type: ignore[no-untyped-call]
     return y if bias is None else y + bias
+
+
+def linear_without_gradients(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same where nobody wants gradients and no pass is repeated, as in an evaluation."""
+    signs = None if torch.is_grad_enabled() else _signs(input, weight, bias)
+    if signs is None:
+        return F.linear(input, weight, bias)
+    y = signs.times_transposed(input)
+    return y if bias is None else y.add_(bias)
+
+
+def _signs(x: Tensor, weight: Tensor, bias: Tensor | None) -> native.Signs | None:
+    return native.packed_signs(weight.detach()) if worthwhile(weight) and _suits(x, weight, bias) else None
 
 
 def _suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
@@ -43,10 +56,8 @@ def _suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         return False
     if bias is not None and not (has_elements(bias) and bias.shape == weight.shape[:1]):
         return False
-    # Without gradients, this may be the first pass of a checkpoint, which torch repeats without us. Autocast would
-    # multiply in another dtype.
-    is_ordinary = torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-    return is_ordinary and x.numel() >= LEAST_EXAMPLES * x.shape[-1]
+    # Autocast would multiply in another dtype.
+    return not torch.is_autocast_enabled("cpu") and x.numel() >= LEAST_EXAMPLES * x.shape[-1]
 
 
 class _SignLinear(torch.autograd.Function):

@@ -9,6 +9,7 @@ from torch import nn
 
 from bayesbinn import ranks
 from bayesbinn.data import Part
+from bayesbinn.methods.lookup import looking_up_without_gradients
 from bayesbinn.models.side_by_side import SideBySide, is_side_by_side, together
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction.predicting import predict
@@ -37,7 +38,8 @@ def accuracy(model: nn.Module, part: Part) -> float:
     """The accuracy of the model's current weights, in percent."""
     model.eval()
     own = own_batches(part, TEST_BATCH)
-    (correct,) = ranks.summed([sum(correct_predictions(model(x), y) for x, y in own)])
+    with looking_up_without_gradients(model.parameters()):
+        (correct,) = ranks.summed([sum(correct_predictions(model(x), y) for x, y in own)])
     return 100 * correct / len(part)
 
 
