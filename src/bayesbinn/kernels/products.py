@@ -80,7 +80,7 @@ class _SignLinear(torch.autograd.Function):
         if wants_x:
             of_x = ctx.signs.times(gradient) if is_final else gradient @ weight
         if wants_weight:
-            gradients, inputs = gradient.reshape(-1, ctx.signs.rows), x.reshape(-1, ctx.signs.columns)
-            suits = is_final and native.multiplies_outer and native.usable(gradients, inputs)
-            of_weight = native.outer(gradients, inputs) if suits else gradients.t() @ inputs
+            of_outputs, inputs = gradient.reshape(-1, ctx.signs.rows), x.reshape(-1, ctx.signs.columns)
+            suits = is_final and native.multiplies_outer and native.usable(of_outputs, inputs)
+            of_weight = native.outer(of_outputs, inputs) if suits else of_outputs.t() @ inputs
         return of_x, of_weight, None
