@@ -90,17 +90,15 @@ class Elements {
     // Adds those elements of a block of the piece for which |x| ≥ bound does not hold. If there are many, it adds none
     // and returns false: such a block is processed as a whole.
     BAYESBINN_INLINE bool add_below(const float *x, float bound, uint64_t block) {
-        const int before = count_;
+        unsigned below[VECTORS];
+        int number = 0;
         for (int v = 0; v < VECTORS; v++) {
-            const unsigned beyond = lane_bits(abs(load(x + v * LANES)) >= bound);
-            for (unsigned left = beyond ^ ((1u << LANES) - 1); left; left &= left - 1) {
-                if (count_ - before == FEW) {
-                    count_ = before;
-                    return false;
-                }
-                places_[count_++] = (uint16_t)(block * BLOCK + (uint64_t)v * LANES + (uint64_t)__builtin_ctz(left));
-            }
+            below[v] = lane_bits(abs(load(x + v * LANES)) >= bound) ^ ALL_LANES;
+            number += count_lanes(below[v]);
         }
+        if (number > FEW) return false;
+        for (int v = 0; v < VECTORS; v++)
+            count_ += list_lanes(below[v], (unsigned)(block * BLOCK) + (unsigned)(v * LANES), places_ + count_);
         return true;
     }
 

@@ -81,6 +81,8 @@ void write_training_sample(const TrainingSampleSettings &set, const Arrays &x, R
     const bool held = set.held;
     Elements uncertain;
     const uint64_t first = range.begin / BLOCK, whole = range.end / BLOCK;
+    float *weights = x.at[0] + range.begin;
+    const float *naturals = x.at[1] + range.begin;
     each_block<3, 2, 5>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
         if (all_at_least(block.at[1], certain)) {
             if (!held)
@@ -103,10 +105,8 @@ void write_training_sample(const TrainingSampleSettings &set, const Arrays &x, R
             }
         }
     });
-    float *weights = x.at[0] + range.begin;
-    const float *naturals = x.at[1] + range.begin;
     uncertain.with_noise(noise, range.begin / NOISE_BLOCK, [&](int, int number, const uint16_t *places, F delta) {
-        const F sample = relaxed_sample(gather(naturals, places), delta, inverse_temperature);
+        const F sample = cold_sample(gather(naturals, places), delta, inverse_temperature);
         for (int lane = 0; lane < number; lane++) weights[places[lane]] = sample[lane];
     });
 }
@@ -115,8 +115,7 @@ void restore_mode(const ModeSettings &set, const Arrays &x, Range range) {
     const float certain = certain_from(set.temperature);
     each_block<2, 2, 1>(x, range, [&](uint64_t, const auto &block, auto) __attribute__((always_inline)) {
         if (all_at_least(block.at[1], certain)) return;
-        for (int v = 0; v < VECTORS; v++)
-            if (!all(abs(block(1, v)) >= certain)) block.set(0, v, sign(block(1, v)));
+        for (int v = 0; v < VECTORS; v++) block.set(0, v, sign(block(1, v)));
     });
 }
 
@@ -138,7 +137,7 @@ class Scales {
         }
         uncertain_.with_noise(noise, range.begin / NOISE_BLOCK, [&](int i, int, const uint16_t *places, F delta) {
             const F few = gather(natural, places);
-            store(scales_ + i, gradient_scale(few, sample_slope(few, delta, set), set));
+            store(scales_ + i, gradient_scale(few, cold_slope(few, delta, set), set));
         });
     }
 
@@ -155,10 +154,19 @@ class Scales {
         } else if (end == next_) {
             for (int v = 0; v < VECTORS; v++) use(v, broadcast(set_.certain_scale));
         } else {
+#if defined(__AVX512VL__)
+            for (int v = 0; v < VECTORS; v++) {
+                const unsigned below = lane_bits(abs(load(natural + v * LANES)) >= set_.certain) ^ ALL_LANES;
+                const __m256 others = (__m256)broadcast(set_.certain_scale);
+                use(v, (F)_mm256_mask_expandloadu_ps(others, (__mmask8)below, scales_ + next_));
+                next_ += count_lanes(below);
+            }
+#else
             alignas(sizeof(F)) float scale[BLOCK];
             for (int v = 0; v < VECTORS; v++) store(scale + v * LANES, broadcast(set_.certain_scale));
             for (; next_ < end; next_++) scale[uncertain_[next_] % BLOCK] = scales_[next_];
             for (int v = 0; v < VECTORS; v++) use(v, load(scale + v * LANES));
+#endif
         }
     }
 

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int NOISE_VECTORS = NOISE_BLOCK / LANES;
 constexpr int ROUNDS = 10;
+static_assert(NOISE_BLOCK == 32, "as in bits_of");
 
 // Word j of LANES successive counters, in halves: counters 0, 2, 4, ... in the low half of the
 // lanes of `even`, counters 1, 3, 5, ... in those of `odd`, because a 32 × 32 → 64 bit product
@@ -47,18 +48,17 @@ class NoiseStream {
 
     // The bits of LANES single elements, given by their distances from the first element of block b.
     BAYESBINN_INLINE U bits_of(uint64_t b, const uint16_t *elements) const {
-        Words c[4] = {same(0), same(0), same(draw_ & 0xffffffffu), same(draw_ >> 32)};
-        for (int lane = 0; lane < LANES; lane++) {
-            const uint64_t counter = 8 * (b + elements[lane] / NOISE_BLOCK) + elements[lane] % 8;
-            Wide &low = lane % 2 ? c[0].odd : c[0].even, &high = lane % 2 ? c[1].odd : c[1].even;
-            low[lane / 2] = (uint32_t)counter;
-            high[lane / 2] = counter >> 32;
-        }
+        Places given;
+        __builtin_memcpy(&given, elements, sizeof given);
+        const U places = __builtin_convertvector(given, U);
+        const auto counter = [b](Wide place) { return (place >> 5 << 3) + (place & 7) + 8 * b; };
+        const Words low{counter((Wide)places & 0xffffffffu), counter((Wide)places >> 32)};
+        Words c[4] = {low, {low.even >> 32, low.odd >> 32}, same(draw_ & 0xffffffffu), same(draw_ >> 32)};
         philox(c);
-        U words[4], chosen;
-        for (int j = 0; j < 4; j++) words[j] = interleave(c[j]);
-        for (int lane = 0; lane < LANES; lane++) chosen[lane] = words[elements[lane] % NOISE_BLOCK / 8][lane];
-        return chosen;
+        const I odd_word = (I)(places << 28) < 0, upper_half = (I)(places << 27) < 0;
+        const U lower = odd_word ? interleave(c[1]) : interleave(c[0]);
+        const U upper = odd_word ? interleave(c[3]) : interleave(c[2]);
+        return upper_half ? upper : lower;
     }
 
    private:

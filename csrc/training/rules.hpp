@@ -73,6 +73,17 @@ BAYESBINN_INLINE F sample_slope(F natural, F delta, const Scale &set) {
     return sech2((natural + delta) * set.inverse_temperature);
 }
 
+// The same, faster at low temperatures, where nearly every sample is −1 or +1.
+BAYESBINN_INLINE F cold_sample(F natural, F delta, float inverse_temperature) {
+    const F x = (natural + delta) * inverse_temperature;
+    return all(abs(x) >= SATURATION) ? sign(x) : tanh(x);
+}
+
+BAYESBINN_INLINE F cold_slope(F natural, F delta, const Scale &set) {
+    const F x = (natural + delta) * set.inverse_temperature;
+    return all(abs(x) >= SATURATION) ? F{} : sech2(x);
+}
+
 // s = ((1 − w²) + ε) / (τ·(v(λ) + ε))
 BAYESBINN_INLINE F gradient_scale(F natural, F slope, const Scale &set) {
     return (slope + set.eps) / ((sech2(natural) + set.eps) * set.temperature);

@@ -31,6 +31,7 @@ typedef float F __attribute__((vector_size(LANES * 4)));
 typedef int32_t I __attribute__((vector_size(LANES * 4)));
 typedef uint32_t U __attribute__((vector_size(LANES * 4)));
 typedef uint64_t Wide __attribute__((vector_size(LANES * 4)));
+typedef uint16_t Places __attribute__((vector_size(LANES * 2)));
 
 BAYESBINN_INLINE F load(const float *from) {
     F x;
@@ -120,9 +121,29 @@ BAYESBINN_INLINE unsigned lane_bits(I mask) {
 #endif
 }
 
-BAYESBINN_INLINE bool all(I mask) { return lane_bits(mask) == (1u << LANES) - 1; }
+constexpr unsigned ALL_LANES = (1u << LANES) - 1;
+
+BAYESBINN_INLINE bool all(I mask) { return lane_bits(mask) == ALL_LANES; }
 
 BAYESBINN_INLINE bool any(I mask) { return lane_bits(mask) != 0; }
+
+BAYESBINN_INLINE int count_lanes(unsigned lanes) {
+    // Without its instruction, __builtin_popcount is a function; four lanes have sixteen cases.
+    return LANES == 4 ? (int)(0x4332322132212110u >> 4 * lanes & 7) : __builtin_popcount(lanes);
+}
+
+// Writes first + lane for each of the given lanes, in order, and returns how many they are. There must be room for all
+// lanes.
+BAYESBINN_INLINE int list_lanes(unsigned lanes, unsigned first, uint16_t *to) {
+#if defined(__AVX512VL__)
+    const U places = first + U{0, 1, 2, 3, 4, 5, 6, 7};
+    const __m256i chosen = _mm256_maskz_compress_epi32((__mmask8)lanes, (__m256i)places);
+    _mm_storeu_si128((__m128i *)to, _mm256_cvtepi32_epi16(chosen));
+#else
+    for (unsigned left = lanes; left; left &= left - 1) *to++ = (uint16_t)(first + (unsigned)__builtin_ctz(left));
+#endif
+    return count_lanes(lanes);
+}
 
 // The 64-bit product of the low half of each lane with `factor`; the high halves are ignored.
 BAYESBINN_INLINE Wide multiply_low(Wide x, uint32_t factor) {
