@@ -7,8 +7,6 @@ import re
 import statistics
 from typing import Any
 
-import pytest
-
 from tests.helpers.markdown import Row, cells, row, table
 from tests.helpers.places import ROOT
 
