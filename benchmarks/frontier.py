@@ -92,7 +92,6 @@ def main() -> int:
                 continue
             print(cell.key, flush=True)
             found["cells"][cell.key] = measured(cell, arguments.records, known, not arguments.without_photographs)
-            found["machine"] = {key: value for key, value in describe().items() if key != "why"}
             write(path, found)
     except BayesbinnError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -142,11 +141,12 @@ def measured(cell: Cell, kept: Path | None, known: dict[str, Any] | None, photog
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "model.safetensors"
         size, predict, times = prepared(cell, trained, file)
+        machine = {key: value for key, value in describe().items() if key != "why"}
         if known is not None:
-            return {**known, "microseconds": times()}
+            return {**known, "microseconds": times(), "machine": machine}
         row: dict[str, Any] = {"kind": cell.kind, "width": cell.width, "certainty": cell.certainty}
         row |= {"affine": cell.affine, "bytes": size}
-        row |= {"microseconds": times(), **scores(predict, trained, photographs)}
+        row |= {"microseconds": times(), "machine": machine, **scores(predict, trained, photographs)}
     origins = [records.provenance(kept / run.name) if kept else None for run in cell.runs]
     row["runs"] = [
         {"run": run.name, **({} if origin is None else {"commit": origin.commit, "sha256": origin.sha256})}

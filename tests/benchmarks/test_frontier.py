@@ -111,6 +111,7 @@ def cell(kind: str, size: int, accuracy: float, nll: float, **more: Any) -> dict
     quality = {"accuracy": accuracy, "nll": nll, "ece": nll / 10}
     blocks = {"nll": [nll - 0.001, nll + 0.001], "correct": [int(accuracy)] * 2, "images": [100, 100]}
     plain = {"kind": kind, "width": 1.0, "certainty": None, "bytes": size, "microseconds": {"1": 1.0}, "auroc": {}}
+    plain["machine"] = {"processor": "Abacus", "torch": "2.13"}
     return {**plain, "test": quality, "shifted": quality, "noisy": quality, "blocks": blocks, **more}
 
 
@@ -145,9 +146,22 @@ def test_networks_with_learned_batchnorm_are_a_row_of_their_own(tmp_path: Path) 
     )
     table, verdicts = frontier.worth({"cells": cells})  # the posterior has no learned BatchNorm: it meets its like
     assert "learned" not in table and "(-0.0100 ± 0.0000)" in verdicts[0]
-    frontier.write({"cells": cells, "machine": {}}, tmp_path)
+    frontier.write({"cells": cells}, tmp_path)
     rows = [line for line in (tmp_path / "frontier.md").read_text().splitlines() if line.startswith("| 2048")]
     assert [row.split("|")[2].strip() for row in rows].count("BayesBiNN, mode, learned BatchNorm") == 1
+
+
+def test_times_name_the_processor_that_they_were_measured_on(tmp_path: Path) -> None:
+    slow = {"processor": "Pencil", "torch": "2.12"}
+    cells = {"a": cell("mode", 30_000, 97.0, 0.10), "b": cell("int8", 60_000, 98.0, 0.05, machine=slow)}
+    frontier.write({"cells": cells}, tmp_path)
+    text = (tmp_path / "frontier.md").read_text()
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| 2048")]
+    assert [(row[2].strip(), row[-2].strip()) for row in rows] == [
+        ("BayesBiNN, mode", "Abacus"),
+        ("int8 (torch)", "Pencil"),
+    ]
+    assert "compare the times of one processor with each other. torch 2.12, 2.13" in text
 
 
 def test_the_posterior_s_worth_is_judged_by_paired_errors() -> None:

@@ -67,6 +67,11 @@ class Group:
     def units(self) -> int:
         return round(UNITS * self.width)
 
+    @property
+    def processors(self) -> str:
+        """Where the times were measured."""
+        return ", ".join(sorted({cell["machine"]["processor"] for cell in self.cells}))
+
     def mean(self, *path: str) -> float | None:
         """The mean of a number over the cells; None where no cell has it."""
         found = [value for cell in self.cells if (value := _at(cell, path)) is not None]
@@ -104,7 +109,7 @@ def table(found: Numbers) -> str:
     head = ["Units", "Network", "Bytes", "µs, batch 1", "µs, batch 100", "Accuracy", "NLL", "ECE"]
     head += [f"AUROC, {title.lower()}" for title in STRANGERS.values()]
     head += [f"{name}: {what}" for name in ("Shifted", "Noisy") for what in ("accuracy", "NLL", "ECE")]
-    head += ["Cells"]
+    head += ["Cells", "Processor"]
     rows = []
     for group in groups_of(found):
         row = [str(group.units), group.title, f"{group.mean('bytes') or 0:,.0f}"]
@@ -112,7 +117,7 @@ def table(found: Numbers) -> str:
         row += _quality(group, "test")
         row += [group.text(3, "auroc", name) for name in STRANGERS]
         row += [*_quality(group, "shifted"), *_quality(group, "noisy"), str(len(group.cells))]
-        rows.append(row)
+        rows.append([*row, group.processors])
     return markdown_table(head, rows)
 
 
@@ -258,10 +263,10 @@ def missing(found: Numbers) -> list[str]:
 
 def write(found: Numbers, out: Path) -> None:
     """Everything that is drawn from the numbers."""
-    machine = found.get("machine", {})
-    where = f"{machine.get('processor')}, {machine.get('cores')} cores; torch {machine.get('torch')}"
+    versions = sorted({cell["machine"]["torch"] for cell in found["cells"].values()})
     notes = [
-        f"{where}; one thread. Times are the fastest of 20 rounds, per image; BayesBiNN's with 8-bit activations, "
+        "Times: one thread of the row's processor, the fastest of 20 rounds, per image; compare the times of one "
+        f"processor with each other. torch {', '.join(versions)}. BayesBiNN's times are with 8-bit activations, its "
         "accuracies with exact ones. float32 and int8 are timed in PyTorch with BatchNorm folded into the layers.",
         "MNIST, 20 epochs of the preset's schedule, compressed; every run has the same validation rows, on which the "
         "networks and ensembles were calibrated. Mean ± population standard deviation over cells (seeds, or disjoint "
