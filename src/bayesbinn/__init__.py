@@ -32,6 +32,7 @@ _HOME = {
     "get_method": "methods",
     "Prediction": "prediction",
     "predict": "prediction",
+    "BatchNormStatistics": "prediction.batchnorm",
     "recalibrate": "prediction.batchnorm",
     "calibrate": "prediction.logit_scale",
     "pack": "packing",
@@ -45,6 +46,7 @@ __all__ = [
     "EWC",
     "METHODS",
     "PMF",
+    "BatchNormStatistics",
     "BayesBiNN",
     "BayesbinnError",
     "BernoulliPosterior",
@@ -95,7 +97,7 @@ if TYPE_CHECKING:
     from bayesbinn.packing.packer import pack
     from bayesbinn.packing.sizes import summary
     from bayesbinn.posterior import BernoulliPosterior, LogitScale
-    from bayesbinn.prediction.batchnorm import recalibrate
+    from bayesbinn.prediction.batchnorm import BatchNormStatistics, recalibrate
     from bayesbinn.prediction.logit_scale import calibrate
     from bayesbinn.prediction.predicting import Prediction, predict
 

@@ -7,6 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +19,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from bayesbinn import metrics
 from bayesbinn.binary import split_parameters
 from bayesbinn.data import Split, load_digits
-from bayesbinn.errors import CalibrationWarning, InvalidInput
+from bayesbinn.errors import CalibrationWarning, InvalidFile, InvalidInput
 from bayesbinn.methods import BayesBiNN
 from bayesbinn.models import continual_mlp
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
-from bayesbinn.prediction.batchnorm import recalibrate
+from bayesbinn.prediction.batchnorm import BatchNormStatistics, recalibrate
 from bayesbinn.prediction.logit_fit import _Problem, fit_logits, mean_nll
 from bayesbinn.prediction.logit_scale import calibrate
 from bayesbinn.prediction.predicting import predict
@@ -576,3 +577,38 @@ def test_statistics_per_sample_help_the_mean_of_a_spread_posterior(digits: Split
     with_own = predict(model, own, digits.test_inputs, 20, statistics=statistics).probabilities
     assert metrics.accuracy(with_own, digits.test_targets) > metrics.accuracy(raw_with_mode, digits.test_targets) + 0.03
     assert metrics.nll(with_own, digits.test_targets) < 0.7 * metrics.nll(with_mode, digits.test_targets)
+
+
+# ---- files of BatchNorm statistics ---------------------------------------------------------------------
+
+
+def test_saved_statistics_predict_the_same(tmp_path: Path) -> None:
+    model, x = network(), some_batches()[0]
+    posterior = random_posterior(model)
+    own = recalibrate(model, posterior, some_batches(), samples=3, seed=4)
+    own.save(tmp_path / "own.safetensors")
+    loaded = BatchNormStatistics.load(tmp_path / "own.safetensors")
+    assert repr(loaded) == repr(own) and loaded.belongs_to(posterior) and not loaded.belongs_to(None)
+    expected = predict(model, posterior, x, 3, seed=4, statistics=own).probabilities
+    assert torch.equal(predict(model, posterior, x, 3, seed=4, statistics=loaded).probabilities, expected)
+
+
+@pytest.mark.parametrize("change", ["flip", "cut", "empty", "posterior"])
+def test_a_file_that_is_not_what_was_saved_is_rejected(change: str, tmp_path: Path) -> None:
+    model, path = network(), tmp_path / "own.safetensors"
+    posterior = random_posterior(model)
+    recalibrate(model, posterior, some_batches(), samples=2).save(path)
+    content = path.read_bytes()
+    if change == "posterior":
+        posterior.save(path)
+    else:
+        changed = {"flip": content[:-3] + bytes([content[-3] ^ 4]) + content[-2:], "cut": content[:-9], "empty": b""}
+        path.write_bytes(changed[change])
+    with pytest.raises(InvalidFile) as caught:
+        BatchNormStatistics.load(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_statistics_are_an_error_of_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFile, match="there is no such file"):
+        BatchNormStatistics.load(tmp_path / "none.safetensors")

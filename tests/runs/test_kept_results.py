@@ -87,7 +87,7 @@ def test_the_best_network_is_not_calibrated_twice_if_it_is_the_last(
 def test_a_request_to_stop_ends_a_calibration_and_the_next_session_completes_it(tmp_path: Path) -> None:
     spread_out = {"name": "bayesbinn", "settings": {"certainty": 100}}
     table = write_wine(tmp_path / "g.csv")
-    experiment = wine_experiment(table, method=spread_out, training={"epochs": 2, "batch_size": 32})
+    experiment = wine_experiment(table, method=spread_out, training={"epochs": 1, "batch_size": 32})
     run = Run.open(experiment, tmp_path / "run")
     shares: list[float] = []
 

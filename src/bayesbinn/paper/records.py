@@ -34,7 +34,10 @@ MEAN = "mean.json"
 KEPT = ("config.toml", "data.json", "metrics.jsonl", "scores.json", "tasks.jsonl", "result.json")
 """The files of a run that a record keeps, if they exist."""
 
-HASHED = (*KEPT, "checkpoint.pt", "posterior.safetensors", "best.pt", "best.safetensors", "calibration.json")
+HASHED = (
+    *(*KEPT, "checkpoint.pt", "posterior.safetensors", "best.pt", "best.safetensors", "calibration.json"),
+    *("statistics.safetensors", "best-statistics.safetensors"),
+)
 """The files of a run that its hash covers: not the log, the lock or the curves."""
 
 

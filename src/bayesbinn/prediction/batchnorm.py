@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesbinn.binary import canonical_name
-from bayesbinn.errors import InvalidInput
+from bayesbinn.errors import InvalidFile, InvalidInput
+from bayesbinn.files import check_safetensors, seal_safetensors, write_whole
 from bayesbinn.posterior import BernoulliPosterior, Weights
 from bayesbinn.prediction.ensemble import Ensemble
 from bayesbinn.prediction.functional import PureNetwork, evaluating, unwrapped
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_KIND = "bayesbinn BatchNorm statistics"
+_VERSION = 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,6 +50,10 @@ class BatchNormStatistics:
         """The buffers of one sample."""
         return {name: value[index] for name, value in self.tensors.items()}
 
+    def belongs_to(self, posterior: BernoulliPosterior | None) -> bool:
+        """Whether they were measured with this posterior; None: with a model's weights as they were."""
+        return self.fingerprint == _fingerprint(posterior)
+
     def check(self, model: nn.Module, posterior: BernoulliPosterior | None, samples: int, seed: int) -> None:
         """Reject weights other than those the statistics were measured with."""
         if (samples == 0) != (self.samples == 0) or samples > self.samples:
@@ -51,7 +62,7 @@ class BatchNormStatistics:
             raise InvalidInput(f"the statistics are for {have}, the prediction uses {want}; recalibrate for that")
         if samples and seed != self.seed:
             raise InvalidInput(f"the statistics are for seed {self.seed}, the prediction uses {seed}; use one seed")
-        if self.fingerprint != _fingerprint(posterior):
+        if not self.belongs_to(posterior):
             raise InvalidInput("the statistics belong to a different posterior; recalibrate with the one used here")
         own = {canonical_name(name): buffer for name, buffer in model.named_buffers()}
         for name, value in self.tensors.items():
@@ -61,6 +72,37 @@ class BatchNormStatistics:
                 raise InvalidInput(
                     f"the statistics belong to a different model: {name!r} has shape {there}, here {found}"
                 )
+
+    # ---- files -------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file with a checksum, whole or not at all; keep it next to the posterior's."""
+        header = {"kind": _KIND, "version": _VERSION, "samples": self.samples, "seed": self.seed}
+        header["fingerprint"] = self.fingerprint
+        plain = save({name: value.cpu().contiguous() for name, value in self.tensors.items()})
+        write_whole(path, seal_safetensors(plain, {key: json.dumps(value) for key, value in header.items()}))
+
+    @classmethod
+    def load(cls, path: str | Path) -> BatchNormStatistics:
+        """Read a file written by `save`. A file that has changed since then is rejected."""
+        path = Path(path)
+        if not path.is_file():
+            raise InvalidFile(f"{path}: there is no such file")
+        try:
+            content = path.read_bytes()  # read once, so that the checked bytes are the ones used
+            metadata = check_safetensors(content, lambda found: False)
+            header = {key: json.loads(metadata[key]) for key in ("kind", "version", "samples", "seed", "fingerprint")}
+            tensors = load(content)
+        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
+            reason = " ".join(str(error).split())
+            raise InvalidFile(
+                f"{path}: not a complete file of BatchNorm statistics ({reason}); save it again"
+            ) from error
+        if header["kind"] != _KIND or header["version"] != _VERSION:
+            raise InvalidFile(
+                f"{path}: {header['kind']!r} version {header['version']}; expected {_KIND!r} version {_VERSION}"
+            )
+        return cls(header["samples"], header["seed"], MappingProxyType(tensors), header["fingerprint"])
 
 
 def recalibrate(
@@ -97,7 +139,11 @@ def recalibrate(
     >>> model[1].running_mean, model[1].running_var
     (tensor([4.]), tensor([8.]))
     """
-    layers = _layers_with_statistics(unwrapped(model))
+    layers = layers_with_statistics(unwrapped(model))
+    if not layers:
+        raise InvalidInput(
+            f"{type(model).__name__} has no BatchNorm layer with running statistics; there is nothing to recalibrate"
+        )
     ensemble = Ensemble(model, posterior, samples, seed)
     network = ensemble.network
     states = [_empty_statistics(layers) for _ in range(len(ensemble))]
@@ -124,17 +170,13 @@ def recalibrate(
     return BatchNormStatistics(samples, seed, MappingProxyType(tensors), _fingerprint(posterior))
 
 
-def _layers_with_statistics(model: nn.Module) -> dict[str, _BatchNorm]:
-    layers = {
+def layers_with_statistics(model: nn.Module) -> dict[str, _BatchNorm]:
+    """The BatchNorm layers that keep running statistics, by the prefix of their buffers."""
+    return {
         canonical_name(f"{name}." if name else ""): module
         for name, module in model.named_modules()
         if isinstance(module, _BatchNorm) and module.running_mean is not None
     }
-    if not layers:
-        raise InvalidInput(
-            f"{type(model).__name__} has no BatchNorm layer with running statistics; there is nothing to recalibrate"
-        )
-    return layers
 
 
 def _empty_statistics(layers: Mapping[str, _BatchNorm]) -> Weights:

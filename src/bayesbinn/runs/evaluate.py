@@ -55,7 +55,7 @@ def evaluate_run(
     if count := samples_worth_drawing(trained, samples):
         names[count] = f"mean of {count}"
     for count, name in names.items():
-        prediction = predicted(trained, x, count, calibration)
+        prediction = predicted(trained, x, count, calibration, data_dir)
         if card.task == "regression":
             scores[name] = regression_scores(prediction, y, card.target_std)
             scores[name] |= _coverage(trained, prediction, y, count)
@@ -129,7 +129,9 @@ def _described(calibration: LogitScale, card: DataCard, binary: bool) -> dict[st
     return found
 
 
-def predicted(trained: Trained, x: Tensor, samples: int, calibration: LogitScale) -> Prediction:
+def predicted(
+    trained: Trained, x: Tensor, samples: int, calibration: LogitScale, data_dir: Path | None = None
+) -> Prediction:
     """Predict normalized inputs with a run's network."""
     task = trained.card.task
     return predict(
@@ -139,6 +141,7 @@ def predicted(trained: Trained, x: Tensor, samples: int, calibration: LogitScale
         samples=samples,
         task=task,
         batch_size=EVALUATION_BATCH,
+        statistics=trained.statistics_of(samples, data_dir=data_dir),
         calibration=calibration,
     )
 
@@ -184,7 +187,7 @@ def predict_file(
     given, about_labels = given_targets(inputs, card, names)
     calibration, notes = _calibration(trained, fit_scale, data_dir)
     used = samples_worth_drawing(trained, samples)
-    prediction = predicted(trained, x, used, calibration)
+    prediction = predicted(trained, x, used, calibration, data_dir)
     columns: dict[str, list[Any]] = {"input": names}
     if card.task == "regression":
         found, about_std = _regression_columns(trained, prediction, used)

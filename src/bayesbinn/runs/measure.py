@@ -12,25 +12,25 @@ from bayesbinn.data import Part
 from bayesbinn.methods.lookup import looking_up_without_gradients
 from bayesbinn.models.side_by_side import SideBySide, is_side_by_side, together
 from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.prediction.batchnorm import BatchNormStatistics
 from bayesbinn.prediction.predicting import predict
+from bayesbinn.train import statistics
 from bayesbinn.train.data_parallel import own_batches
 from bayesbinn.train.loop import correct_predictions
 
 TEST_BATCH = 1000
 
 
-STATISTICS_ROWS = 10_000
-"""Training rows that the final statistics of BatchNorm are taken from."""
-
-
-def settle(model: nn.Module, part: Part) -> None:
-    """Give networks side by side the statistics of the training rows, for the weights that predict.
+def settle(model: nn.Module, part: Part, certainty: float | None) -> None:
+    """Give BatchNorm the statistics of training rows for the weights that predict, where those of training do not fit.
 
     Other networks keep what BatchNorm collected in training, as the authors do.
     """
     if isinstance(model, SideBySide):
-        rows = torch.linspace(0, len(part) - 1, min(len(part), STATISTICS_ROWS)).long()
+        rows = torch.linspace(0, len(part) - 1, min(len(part), statistics.ROWS)).long()
         model.settle(part.gather(rows).to(next(model.parameters()).device))
+    elif statistics.do_not_fit(model, certainty):
+        statistics.settle(model, part)
 
 
 @torch.no_grad()
@@ -54,15 +54,24 @@ def rmse(model: nn.Module, part: Part, unit: float) -> float:
 
 
 def accuracy_of_the_mean(
-    model: nn.Module, posterior: BernoulliPosterior, part: Part, samples: int, seed: int
+    model: nn.Module,
+    posterior: BernoulliPosterior,
+    part: Part,
+    samples: int,
+    seed: int,
+    own: BatchNormStatistics | None = None,
 ) -> float | None:
-    """The accuracy of the mean over posterior samples, in percent; None for a point mass, which is one network."""
+    """The accuracy of the mean over posterior samples, in percent; None for a point mass, which is one network.
+
+    `own`: BatchNorm statistics of these samples; None: the model's for all of them.
+    """
     if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()):
         return None
     if posterior.saturated:
         return accuracy(model, part)
     right = 0
     for x, y in own_batches(part, TEST_BATCH):
-        right += int((predict(model, posterior, x, samples=samples, seed=seed).classes == y).sum())
+        found = predict(model, posterior, x, samples=samples, seed=seed, statistics=own)
+        right += int((found.classes == y).sum())
     (correct,) = ranks.summed([right])
     return 100 * correct / len(part)

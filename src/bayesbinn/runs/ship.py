@@ -180,6 +180,7 @@ def pack_network(
         seed,
         card.example(),
         calibration=calibration,
+        statistics=trained.statistics_of(samples, seed, data_dir),
         task=card.task,
         normalisation=None if card.encoding is not None else raw_units(card),
         target=None if card.task == "classification" else (card.target_mean, card.target_std),

@@ -6,6 +6,7 @@ data.json               what the run knows about its data: names, normalization,
 checkpoint.pt           everything the next batch needs, and the network of the best epoch: tensors and plain values
 posterior.safetensors   q(w) after the last epoch, calibrated on the validation part
 best.safetensors        q(w) after the epoch with the best validation accuracy (or RMSE), calibrated the same way
+statistics.safetensors  with a certainty: BatchNorm statistics of the first samples of q(w); best-statistics.safetensors
 residuals.json          the errors of a regression on the validation part
 scores.json             scores by class on the test part, after the last epoch
 tensorboard/            the metrics as curves, if TensorBoard is installed
@@ -36,7 +37,7 @@ from bayesbinn.runs.folder import CONFIG, load_run, refuse_another
 from bayesbinn.runs.measure import accuracy, accuracy_of_the_mean, rmse, settle
 from bayesbinn.runs.results import ResultWriter
 from bayesbinn.runs.trackers import usual_trackers, watchers_of
-from bayesbinn.train import data_parallel
+from bayesbinn.train import data_parallel, statistics
 from bayesbinn.train.checkpoints import check_alike, check_lines
 from bayesbinn.train.folder import RunFolder, owned, path_of
 from bayesbinn.train.loop import flips, training_threads, warn_if_stuck
@@ -178,7 +179,7 @@ class Run(Trainer):
         data_parallel.share_buffers(self.model)
         found: dict[str, float] = {}
         parts, training = self._parts(), self.experiment.training
-        settle(self.model, parts.train)
+        settle(self.model, parts.train, self._certainty)
         for name, part in (("validation", parts.validation), ("test", parts.test)):
             if part is None:
                 continue
@@ -187,9 +188,18 @@ class Run(Trainer):
             else:
                 found[f"{name}_rmse"] = rmse(self.model, part, self.dataset.target_std)
         if parts.test is not None and self.recipe.classification and self.optimizer.binary and training.mean_samples:
-            posterior = self.optimizer.posterior()
-            mean = accuracy_of_the_mean(self.model, posterior, parts.test, training.mean_samples, training.seed)
+            posterior, samples, seed = self.optimizer.posterior(), training.mean_samples, training.seed
+            own = None
+            if statistics.do_not_fit(self.model, self._certainty):
+                own = statistics.of_samples(self.model, posterior, parts.train, samples, seed)
+            mean = accuracy_of_the_mean(self.model, posterior, parts.test, samples, seed, own)
             found |= {} if mean is None else {"test_accuracy_mean": mean}
+        return found
+
+    @property
+    def _certainty(self) -> float | None:
+        """The optimizer's, if it has one."""
+        found: float | None = self.optimizer.param_groups[0].get("certainty")
         return found
 
     def _remember_signs(self) -> None:
@@ -199,7 +209,7 @@ class Run(Trainer):
     def _finish(self, folder: RunFolder | None, on_progress: Callable[[float], None]) -> None:
         assert folder is not None
         posterior = self.optimizer.posterior() if self.optimizer.binary else None
-        writer = ResultWriter(folder, self.card, self._parts(), on_progress)
+        writer = ResultWriter(folder, self.card, self._parts(), on_progress, self._certainty)
         writer.write(self.epochs_done, self.model, posterior, self.best)
 
     # ---- files -------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from bayesbinn.data.card import DataCard, known_card
 from bayesbinn.errors import BayesbinnError, InvalidInput
 from bayesbinn.experiments.config import Experiment
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
+from bayesbinn.prediction.batchnorm import BatchNormStatistics
 from bayesbinn.runs.best_epoch import BestNetwork, best_epoch
 from bayesbinn.runs.build import build_model, make_optimizers
 from bayesbinn.runs.data import card_of, load_data
@@ -23,6 +24,7 @@ from bayesbinn.runs.folder import load_config
 from bayesbinn.runs.stream import stream_for
 from bayesbinn.train import calibration as run_calibration
 from bayesbinn.train import residuals as run_residuals
+from bayesbinn.train import statistics
 from bayesbinn.train.calibration import Which
 from bayesbinn.train.checkpoints import read_checkpoint, resuming
 from bayesbinn.train.folder import RunFolder
@@ -47,6 +49,8 @@ class Trained:
     """Only for a stream."""
     residuals: run_residuals.Residuals | None = None
     """For regression, the errors of these weights; None if the run has not measured them."""
+    statistics: BatchNormStatistics | None = None
+    """BatchNorm statistics of the posterior's first samples; None if all samples have the model's."""
 
     def load_data(self, data_dir: Path | None = None) -> Dataset:
         """The data of the run (for a stream, of the task learned last); raises if they have changed."""
@@ -74,7 +78,22 @@ class Trained:
         validation = self.parts(data_dir).validation
         assert validation is not None
         note = f"{self.folder} has no calibration for these weights; fitted it on the data. Resume the run to store it"
-        return run_calibration.fitted(self.model, self.posterior, validation), (note,)
+        return run_calibration.fitted(self.model, self.posterior, validation, statistics=self.statistics), (note,)
+
+    def statistics_of(self, samples: int, seed: int = 0, data_dir: Path | None = None) -> BatchNormStatistics | None:
+        """BatchNorm statistics to predict with; more samples than the run has stored them for need the data."""
+        known = self.statistics
+        if known is None or not samples or (samples <= known.samples and seed == known.seed):
+            return known if samples else None
+        assert self.posterior is not None
+        try:
+            part = self.parts(data_dir).train
+        except BayesbinnError as error:
+            raise InvalidInput(
+                f"{self.folder} has BatchNorm statistics for {known.samples} samples of seed {known.seed}; {samples} "
+                f"samples of seed {seed} need the training data: {error}"
+            ) from None
+        return statistics.of_samples(self.model, self.posterior, part, samples, seed)
 
 
 def load_network(folder: Path, which: Which = "last", data_dir: Path | None = None) -> Trained:
@@ -104,13 +123,14 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
             model.load_state_dict(best.model)
             posterior = best.posterior
     number = rows[-1]["epoch"] if best is None else best.epoch
-    epoch, calibration, residuals = f"{which}, {number} of {experiment.training.epochs}", None, None
+    epoch, calibration, residuals, own = f"{which}, {number} of {experiment.training.epochs}", None, None, None
     if best is None and state["totals"]["batches"]:
         epoch += f" and {state['totals']['batches']} batches"
     else:
         calibration = run_calibration.stored(folder, which, model, posterior)
         residuals = run_residuals.stored(folder, which, model, posterior)
-    return Trained(folder, experiment, card, model, posterior, calibration, epoch, residuals=residuals)
+        own = statistics.stored(folder, which, posterior)
+    return Trained(folder, experiment, card, model, posterior, calibration, epoch, residuals=residuals, statistics=own)
 
 
 def _best(folder: Path, state: dict[str, Any], rows: list[dict[str, Any]]) -> BestNetwork:

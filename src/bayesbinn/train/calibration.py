@@ -21,6 +21,7 @@ from bayesbinn.binary import canonical_name
 from bayesbinn.data import Part
 from bayesbinn.errors import BayesbinnError, InvalidFile
 from bayesbinn.posterior import BernoulliPosterior, LogitScale
+from bayesbinn.prediction.batchnorm import BatchNormStatistics
 from bayesbinn.prediction.logit_scale import calibrate
 from bayesbinn.train.folder import RunFolder
 
@@ -39,8 +40,9 @@ def fitted(
     posterior: BernoulliPosterior | None,
     validation: Part,
     on_progress: Callable[[float], None] = lambda share: None,
+    statistics: BatchNormStatistics | None = None,
 ) -> LogitScale:
-    """Fit the calibration of a classifier on the validation part."""
+    """Fit the calibration of a classifier on the validation part; `statistics` are those of the samples."""
     x, y = validation.whole()
     device = next(model.parameters()).device
     found = calibrate(
@@ -50,6 +52,7 @@ def fitted(
         y.to(device),
         samples=SAMPLES,
         batch_size=BATCH,
+        statistics=statistics,
         on_progress=on_progress,
     )
     return found if isinstance(found, LogitScale) else found.logit_scale
@@ -105,6 +108,16 @@ def store(
         except BayesbinnError:
             known = {}  # a damaged file is replaced
         known[which] = _Kept(epoch, network_hash(model, posterior), calibration)
+        write_sealed(folder, FILE_NAME, {name: kept.to_dict() for name, kept in known.items()})
+
+
+def forget(folder: RunFolder, which: Which) -> None:
+    """Remove what the folder has for the last or the best network, because it no longer holds."""
+    try:
+        known = _read(folder.path / FILE_NAME)
+    except BayesbinnError:
+        return  # a damaged file is replaced later
+    if known.pop(which, None) is not None:
         write_sealed(folder, FILE_NAME, {name: kept.to_dict() for name, kept in known.items()})
 
 

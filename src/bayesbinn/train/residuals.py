@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bayesbinn.data import Part
 from bayesbinn.errors import BayesbinnError
 from bayesbinn.posterior import BernoulliPosterior
+from bayesbinn.prediction.batchnorm import BatchNormStatistics
 from bayesbinn.prediction.predicting import predict
 from bayesbinn.train.calibration import BATCH, SAMPLES, Which, network_hash, read_sealed, write_sealed
 from bayesbinn.train.folder import RunFolder
@@ -55,9 +56,17 @@ class Residuals:
 
 
 def estimated(
-    epoch: int, model: nn.Module, posterior: BernoulliPosterior | None, validation: Part, unit: float
+    epoch: int,
+    model: nn.Module,
+    posterior: BernoulliPosterior | None,
+    validation: Part,
+    unit: float,
+    statistics: BatchNormStatistics | None = None,
 ) -> Residuals | None:
-    """Estimate from errors on the validation part; `unit` is the targets' standard deviation. None if too few rows."""
+    """Estimate from errors on the validation part; `unit` is the targets' standard deviation. None if too few rows.
+
+    `statistics` are those of the samples.
+    """
     if len(validation) < MIN_ROWS:
         return None
     x, y = validation.whole()
@@ -65,7 +74,8 @@ def estimated(
     x, y = x.to(device), y.to(device)
 
     def residual(samples: int) -> float:
-        found = predict(model, posterior, x, samples=samples, task="regression", batch_size=BATCH)
+        own = statistics if samples else None
+        found = predict(model, posterior, x, samples=samples, task="regression", batch_size=BATCH, statistics=own)
         left = (found.mean.view_as(y) - y).double().square() - found.std.view_as(y).double().square()
         # n/(n − 2): the variance of the next error, given a variance measured from n errors rather than known.
         return unit * math.sqrt(max(0.0, float(left.mean())) * len(y) / (len(y) - 2))
@@ -100,6 +110,16 @@ def store(folder: RunFolder, which: Which, residuals: Residuals) -> None:
         known = {}  # a damaged file is replaced
     known[which] = residuals
     write_sealed(folder, FILE_NAME, {name: asdict(each) for name, each in known.items()})
+
+
+def forget(folder: RunFolder, which: Which) -> None:
+    """Remove what the folder has for the last or the best network, because it no longer holds."""
+    try:
+        known = _read(folder.path / FILE_NAME)
+    except BayesbinnError:
+        return  # a damaged file is replaced later
+    if known.pop(which, None) is not None:
+        write_sealed(folder, FILE_NAME, {name: asdict(each) for name, each in known.items()})
 
 
 def _read(path: Path) -> dict[Which, Residuals]:
