@@ -192,7 +192,8 @@ class TestOuterProduct:
                 native.outer(good, wrong)
 
     @pytest.mark.usefixtures("_any_size")
-    def test_it_takes_the_gradient_of_the_weight(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("scale", [1.0, 0.5])
+    def test_it_takes_the_gradient_of_the_weight(self, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
         outer, seen = native.outer, []
 
         def seeing(gradients: Tensor, inputs: Tensor) -> Tensor:
@@ -200,16 +201,22 @@ class TestOuterProduct:
             return outer(gradients, inputs)
 
         monkeypatch.setattr(native, "outer", seeing)
-        x, weight = drawn(4, 20, 50), signs(30, 50).requires_grad_()
+        x, weight = drawn(4, 20, 50), (scale * signs(30, 50)).requires_grad_()
         y = products.linear(x, weight)
+        assert is_looked_up(y) == (scale == 1)
+        torch.testing.assert_close(y, F.linear(x, weight), rtol=1e-5, atol=1e-4)
         (found,) = torch.autograd.grad(y, weight, drawn(4, 20, 30, seed=2), retain_graph=True)
-        assert seen == [((80, 30), (80, 50))]
+        assert seen.pop() == ((80, 30), (80, 50)) and not seen
         torch.testing.assert_close(
             found, drawn(4, 20, 30, seed=2).reshape(80, 30).T @ x.reshape(80, 50), rtol=1e-5, atol=1e-4
         )
         with FlopCounterMode(display=False) as flops:
             torch.autograd.grad(y, weight, drawn(4, 20, 30, seed=2))
-        assert len(seen) == 1 and flops.get_total_flops() == 2 * 80 * 30 * 50, "somebody watches"
+        assert not seen and flops.get_total_flops() == 2 * 80 * 30 * 50, "somebody watches"
+        x.requires_grad_()
+        (found,) = torch.autograd.grad(products.linear(x, weight), x, drawn(4, 20, 30, seed=2))
+        assert seen[:-1] == ([] if scale == 1 else [((30, 80), (30, 50))]), "signs are looked up"
+        torch.testing.assert_close(found, drawn(4, 20, 30, seed=2) @ weight, rtol=1e-5, atol=1e-4)
 
 
 @needs_lookup
@@ -217,12 +224,13 @@ class TestOuterProduct:
 class TestLinear:
     @pytest.mark.parametrize("shape", [(20, 50), (4, 5, 50), (2, 3, 4, 50)])
     @pytest.mark.parametrize("with_bias", [True, False])
-    def test_gradients_are_those_of_torch(self, shape: tuple[int, ...], with_bias: bool) -> None:
-        x, weight = drawn(*shape).requires_grad_(), signs(30, 50).requires_grad_()
+    @pytest.mark.parametrize("scale", [1.0, 0.5])
+    def test_gradients_are_those_of_torch(self, shape: tuple[int, ...], with_bias: bool, scale: float) -> None:
+        x, weight = drawn(*shape).requires_grad_(), (scale * signs(30, 50)).requires_grad_()
         bias = drawn(30, seed=3).requires_grad_() if with_bias else None
         given = [x, weight] + ([bias] if bias is not None else [])
         ours, theirs = products.linear(x, weight, bias), F.linear(x, weight, bias)
-        assert is_looked_up(ours)
+        assert is_looked_up(ours) == (scale == 1)
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
         weights = drawn(*ours.shape, seed=4)
         for mine, expected in zip(
@@ -230,8 +238,9 @@ class TestLinear:
         ):
             torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-4)
 
-    def test_the_gradient_can_be_differentiated_again(self) -> None:
-        x, weight = drawn(20, 50).requires_grad_(), signs(30, 50).requires_grad_()
+    @pytest.mark.parametrize("scale", [1.0, 0.5])
+    def test_the_gradient_can_be_differentiated_again(self, scale: float) -> None:
+        x, weight = drawn(20, 50).requires_grad_(), (scale * signs(30, 50)).requires_grad_()
         found = []
         for linear in (products.linear, F.linear):
             (slope,) = torch.autograd.grad(linear(x, weight).pow(2).sum(), x, create_graph=True)
@@ -244,8 +253,9 @@ class TestLinear:
         (ours,) = torch.autograd.grad(products.linear(x, weight), x, strided)
         torch.testing.assert_close(ours, strided @ weight, rtol=1e-5, atol=1e-4)
 
-    def test_changing_the_weight_before_backward_is_an_error(self) -> None:
-        x, weight = drawn(20, 50).requires_grad_(), signs(30, 50)
+    @pytest.mark.parametrize("scale", [1.0, 0.5])
+    def test_changing_the_weight_before_backward_is_an_error(self, scale: float) -> None:
+        x, weight = drawn(20, 50).requires_grad_(), (scale * signs(30, 50)).requires_grad_().clone()
         y = products.linear(x, weight)
         weight.neg_()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):

@@ -1,7 +1,7 @@
-"""Linear layers whose weights are all −1 and +1: the compiled kernels look sums up instead of multiplying.
+"""Large linear layers in training: where all weights are −1 and +1, the compiled kernels look sums up.
 
 The result is that of `torch.nn.functional.linear` up to rounding, forward and backward. The gradient of the weights is
-a product of two real matrices; AVX-512 has a kernel for it, elsewhere it is left to torch.
+a product of two real matrices, whatever the weights are; AVX-512 has a kernel for it, elsewhere it is left to torch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,17 @@ def worthwhile(weight: Tensor) -> bool:
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear` in training: by lookup if the weight holds only signs, otherwise by torch."""
+    """`torch.nn.functional.linear` in training, by lookup if the weight holds only signs."""
     # Without gradients, this may be the first pass of a checkpoint, which torch repeats without us.
-    signs = _signs(input, weight, bias) if torch.is_grad_enabled() else None
-    if signs is None:
+    if not (torch.is_grad_enabled() and worthwhile(weight) and _suits(input, weight, bias)):
         return F.linear(input, weight, bias)
-    y: Tensor = _SignLinear.apply(input, weight, signs)  # type: ignore[no-untyped-call]
+    signs = native.packed_signs(weight.detach())
+    if signs is not None:
+        y: Tensor = _SignLinear.apply(input, weight, signs)  # type: ignore[no-untyped-call]
+    elif native.multiplies_outer and weight.requires_grad:
+        y = _RealLinear.apply(input, weight)  # type: ignore[no-untyped-call]
+    else:
+        return F.linear(input, weight, bias)
     return y if bias is None else y + bias
 
 
@@ -71,16 +76,44 @@ class _SignLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        gradient = gradients[0].contiguous()
-        x, weight = ctx.saved_tensors
-        wants_x, wants_weight, _ = ctx.needs_input_grad
-        # With create_graph=True, the derivatives of these products are wanted as well.
-        is_final = has_elements(gradient) and not torch.is_grad_enabled() and not is_watched()
-        of_x = of_weight = None
-        if wants_x:
-            of_x = ctx.signs.times(gradient) if is_final else gradient @ weight
-        if wants_weight:
-            of_outputs, inputs = gradient.reshape(-1, ctx.signs.rows), x.reshape(-1, ctx.signs.columns)
-            suits = is_final and native.multiplies_outer and native.usable(of_outputs, inputs)
-            of_weight = native.outer(of_outputs, inputs) if suits else of_outputs.t() @ inputs
-        return of_x, of_weight, None
+        return *_gradients(ctx, gradients[0], ctx.signs), None
+
+
+class _RealLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None)
+        return F.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        return _gradients(ctx, gradients[0], None)
+
+
+def _gradients(ctx: Any, gradient: Tensor, signs: native.Signs | None) -> tuple[Tensor | None, Tensor | None]:
+    """Of the inputs, gradient·W, and of the weight, gradientᵀ·x."""
+    gradient = gradient.contiguous()
+    x, weight = ctx.saved_tensors
+    wants_x, wants_weight = ctx.needs_input_grad[:2]
+    # With create_graph=True, the derivatives of these products are wanted as well.
+    is_final = has_elements(gradient) and not torch.is_grad_enabled() and not is_watched()
+    times = _outer if is_final and native.multiplies_outer else _by_torch
+    of_outputs, inputs = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
+    of_x = of_weight = None
+    if wants_x and signs is not None:
+        of_x = signs.times(gradient) if is_final else gradient @ weight
+    elif wants_x:
+        of_x = times(of_outputs.t(), weight).view(x.shape)
+    if wants_weight:
+        of_weight = times(of_outputs, inputs)
+    return of_x, of_weight
+
+
+def _by_torch(a: Tensor, b: Tensor) -> Tensor:
+    return a.t() @ b
+
+
+def _outer(a: Tensor, b: Tensor) -> Tensor:
+    """aᵀ·b, for a long b and few or many columns of a: the transposition of a costs little."""
+    a = a.contiguous()
+    return native.outer(a, b) if native.usable(a, b) else a.t() @ b
