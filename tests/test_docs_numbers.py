@@ -34,6 +34,7 @@ def columns(rows: list[Row], *names: str) -> list[list[str]]:
     return [[each[name] for name in names] for each in rows]
 
 
+DOWNLOADS = ("bayesbinn", "onnxruntime-web, fp32")
 STEPS = {"MNIST MLP": "MNIST MLP", "VGG-like CNN": "VGG CNN", "continual-learning MLP": "continual MLP"}
 
 
@@ -93,6 +94,19 @@ def test_scaling() -> None:
         f"{step['two ranks']:.1f} ms ({speed['two ranks']:.2f}×), with independent noise "
         f"{step['two ranks, own noise']:.1f} ms ({speed['two ranks, own noise']:.2f}×"
     ) in plain("scale.md")
+
+
+def test_what_a_browser_downloads() -> None:
+    measured = result("benchmarks/browser.md")
+    ours, theirs = (row(table(measured, "download, bytes"), **{"download, bytes": name}) for name in DOWNLOADS)
+    code, float32 = ours["runtime"].split(" ")[0], int(theirs["MNIST MLP"].replace(",", ""))
+    runtime, packed = (int(cell.replace(",", "")) for cell in (theirs["runtime"], ours["MNIST MLP"]))
+    first = row(table(measured, "", "int8, ms"), **{"": "MNIST MLP"})["first prediction int8, ms"]
+    assert (
+        f"A page downloads {code} bytes of runtime, compared with {runtime / 1e6:.1f} MB for onnxruntime-web, and "
+        f"{packed / 1e6:.1f} MB for the paper's MNIST network instead of {float32 / 1e6:.0f} MB. Getting from that "
+        f"file's bytes to the first prediction in int8 mode takes {first} ms"
+    ) in plain("browser.md")
 
 
 def test_packed_networks_agree() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from bayesbinn.data.catalog import load as load_data
 from bayesbinn.export import export_html
@@ -26,6 +27,8 @@ HERE = Path(__file__).parent
 SEEDS = range(1, 11)
 EPOCHS, STRENGTH = 12, 0.6
 SETTINGS = {"model.width": 0.25, "data.split_seed": 0, "data.distort": STRENGTH}
+LEARNED = 450
+"""Customers that the form's networks learn from."""
 
 INDEX = """# Gallery
 
@@ -81,9 +84,9 @@ def digits(runs: list[Path], folder: Path) -> str:
     return about
 
 
-def customers(folder: Path) -> str:
-    """Writes the page of a table of made-up customers; returns what it says."""
-    random, rows = np.random.default_rng(0), 600
+def made_up_customers(rows: int = 600) -> tuple[pd.DataFrame, NDArray[np.str_]]:
+    """A table, and who buys."""
+    random = np.random.default_rng(0)
     table = pd.DataFrame(
         {
             "age": random.integers(18, 90, rows).astype(float),
@@ -94,10 +97,18 @@ def customers(folder: Path) -> str:
     )
     buys = np.where((table["age"] > 50) ^ (table["job"] == "nurse"), "yes", "no")
     table.loc[random.random(rows) < 0.05, "age"] = np.nan
-    model = BinaryNetworkClassifier(random_state=0).fit(table[:450], buys[:450])
+    return table, buys
+
+
+def customers(folder: Path) -> str:
+    """Writes the page of a table of made-up customers; returns what it says."""
+    table, buys = made_up_customers()
+    model = BinaryNetworkClassifier(random_state=0).fit(table[:LEARNED], buys[:LEARNED])
     path = model.save(folder / "customers.safetensors")
-    share = 100 * model.score(table[450:], buys[450:])
-    about = f"{model.networks_} networks that learned from 450 customers: {share:.0f} % of 150 others are right."
+    share, others = 100 * model.score(table[LEARNED:], buys[LEARNED:]), len(table) - LEARNED
+    about = (
+        f"{model.networks_} networks that learned from {LEARNED} customers: {share:.0f} % of {others} others are right."
+    )
     export_html(read(path), HERE / "customers.html", title="Does this customer buy?", about=about)
     return about
 

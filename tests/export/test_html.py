@@ -6,6 +6,7 @@ The models are those of the gallery, taken out of its pages; the pages under tes
 from __future__ import annotations
 
 import io
+import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -27,6 +29,7 @@ from bayesbinn.modelfile.graph import Graph, Node
 from bayesbinn.runtime import load
 from benchmarks import mouse
 from benchmarks.glyphs import drawn
+from docs.gallery import build
 from tests.helpers.commands import call
 from tests.helpers.hand_drawn import DIGITS, LETTERS, SCRIBBLES
 from tests.helpers.places import ROOT
@@ -61,6 +64,23 @@ def taken_out(name: str, folder: Path) -> Path:
     path = folder / f"{name}.safetensors"
     path.write_bytes(b64decode(found[1]))
     return path
+
+
+def test_the_gallery_says_what_its_networks_do(digits: Path, folder: Path) -> None:
+    text = (GALLERY / "index.md").read_text(encoding="utf-8")
+    measured = json.loads((ROOT / "results" / "benchmarks" / "drawings.json").read_text())["accuracy"]
+    size = digits.stat().st_size
+    assert size == measured["file_bytes"]
+    assert f"{measured['networks']} networks with weights −1 and +1" in text
+    assert f"{measured['test_accuracy']:.2f} % of the 10,000 test digits are right. {size / 1e6:.2f} MB." in text
+
+    table, buys = build.made_up_customers()
+    others, model = table[build.LEARNED :], load(taken_out("customers", folder))
+    columns = {name: [None if pd.isna(cell) else cell for cell in others[name]] for name in others}
+    columns["joined"] = [str(day.date()) for day in columns["joined"]]
+    predicted = np.array(model.classes)[model.predict_rows(columns).argmax(axis=1)]
+    right = np.mean(predicted == buys[build.LEARNED :])
+    assert f"learned from {build.LEARNED} customers: {100 * right:.0f} % of {len(others)} others are right." in text
 
 
 @pytest.fixture(scope="module")
