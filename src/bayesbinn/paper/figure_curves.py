@@ -33,7 +33,7 @@ from bayesbinn.paper.drawing import (
 )
 from bayesbinn.paper.earlier import MARK, NOTE, earlier_curves, made_on
 from bayesbinn.paper.gather import Budget, Cell, Outcome, Trained, duration, outcome_of, train_ahead
-from bayesbinn.paper.published import DATASETS, EPOCHS, Value
+from bayesbinn.paper.published import DATASETS, DETAILED, EPOCHS, Value
 
 PARTS = ("train", "validation", "test")
 MARKS = (1, 2, 5, 10, 20, 50, 100, 200, 300, 400, 500)
@@ -76,6 +76,7 @@ def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
             outcomes[dataset] = _as_it_was(dataset, budget, out / f"{name}.json") or outcomes[dataset]
     stand_in = None if budget.train else _stand_in(budget, outcomes[STAND_IN[0]])
     rows = [row for dataset, outcome in outcomes.items() for row in _rows(dataset, outcome)]
+    by_data = {dataset: _numbers(dataset, outcome) for dataset, outcome in outcomes.items()}
     head = ["Data", "Epoch", *(f"{part.capitalize()}, {whose}" for part in PARTS for whose in ("ours", "authors"))]
     head += ["Schedule", "Seeds", "Wall time"]
     others = [run.folder for outcome in outcomes.values() if not outcome.earlier for run in outcome.runs]
@@ -89,14 +90,10 @@ def reproduce_curves(name: str, budget: Budget, out: Path) -> Iterator[str]:
         "- Schedule: epochs of the learning-rate schedule; with the authors' 500, epochs compare one to one.\n"
         "- The authors' numbers come from the training logs that they published with their code.\n"
         + (f"- {NOTE}\n" if any(outcome.earlier for outcome in outcomes.values()) else "")
+        + "".join(f"- {sentence}\n" for sentence in in_full(by_data))
         + ("" if stand_in is None else f"\n{_stand_in_text(stand_in)}\n")
     )
-    numbers = {
-        "name": name,
-        "machine": facts,
-        "width": budget.width or 1.0,
-        "data": {dataset: _numbers(dataset, outcome) for dataset, outcome in outcomes.items()},
-    }
+    numbers = {"name": name, "machine": facts, "width": budget.width or 1.0, "data": by_data}
     if stand_in is not None:
         numbers["stand-in"] = {"data": STAND_IN[0], **_stand_in_numbers(stand_in)}
     paths = save_text(out, name, text, numbers)
@@ -175,6 +172,27 @@ def _numbers(dataset: str, outcome: Outcome) -> dict[str, Any]:
             "authors std": np.round(theirs[:, at].std(0), 3).tolist(),
         }
     return found
+
+
+def in_full(by_data: dict[str, Any]) -> list[str]:
+    """A sentence for every data set with runs of the paper's whole schedule: what they reached, beside the paper's."""
+    sentences = []
+    for dataset, each in by_data.items():
+        if each.get("schedule") != EPOCHS or each["test"]["epochs"] != list(range(1, EPOCHS + 1)):
+            continue
+        best = [int(np.argmax(curve)) for curve in each["validation"]["ours"]]  # the first of several
+        chosen = Value.of([curve[at] for curve, at in zip(each["test"]["ours"], best, strict=True)])
+        last = Value.of([curve[-1] for curve in each["test"]["ours"]])
+        theirs = authors_curves()[dataset, "test"]
+        seeds, epochs = (", ".join(map(str, values)) for values in (each["seeds"], [at + 1 for at in best]))
+        plural = "s" if len(best) > 1 else ""
+        sentences.append(
+            f"{DATASETS[dataset]}, the paper's whole schedule, seed{plural} {seeds}: {chosen} % on test data in the "
+            f"first epoch with the best validation accuracy (epoch{plural} {epochs}), the paper "
+            f"{DETAILED[dataset, 'bayesbinn'].test} %; {last} % after the last epoch, the authors' runs "
+            f"{Value.of(theirs[:, EPOCHS - 1].tolist())} %."
+        )
+    return sentences
 
 
 # ---- a shorter schedule ---------------------------------------------------------------------------

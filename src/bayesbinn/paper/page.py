@@ -15,6 +15,7 @@ from bayesbinn.paper.cost import GPU, GPU_SHARE, cost_of
 from bayesbinn.paper.drawing import markdown_table
 from bayesbinn.paper.earlier import MARK, NOTE
 from bayesbinn.paper.evidence import load_queue, planned
+from bayesbinn.paper.figure_curves import in_full
 from bayesbinn.paper.frontier import SO_FAR
 from bayesbinn.paper.gather import duration
 from bayesbinn.paper.published import DATASETS, EPOCHS, SEEDS, STREAM, Value
@@ -189,7 +190,8 @@ def _curves(found: Numbers) -> str:
         rows.append([title, str(epochs[-1]), str(ours), str(theirs), str(each["schedule"]), _seeds(each)])
     head = ["Data", "Epoch", "Test accuracy: ours", "the authors'", "Schedule", "Seeds"]
     note = f"\n\n{NOTE}" if MARK in str(rows) else ""
-    return f"{markdown_table(head, rows)}{note}{_stand_in(found.get('stand-in'))}"
+    whole = "".join(f"\n\n{sentence}" for sentence in in_full(found["data"]))
+    return f"{markdown_table(head, rows)}{note}{whole}{_stand_in(found.get('stand-in'))}"
 
 
 def _stand_in(found: Numbers | None) -> str:
