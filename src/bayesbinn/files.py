@@ -324,7 +324,9 @@ def seal_safetensors(plain: bytes, metadata: dict[str, str]) -> bytearray:
     return content
 
 
-def check_safetensors(content: bytes, was_never_sealed: Callable[[dict[str, str]], bool]) -> dict[str, str]:
+def check_safetensors(
+    content: bytes, was_never_sealed: Callable[[dict[str, str]], bool] = lambda metadata: False
+) -> dict[str, str]:
     """Return the metadata of a file; reject the file if it has changed since `seal_safetensors`.
 
     `was_never_sealed` decides whether metadata without a digest comes from an older version.

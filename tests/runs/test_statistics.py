@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from bayesbinn.errors import InvalidFile
+from bayesbinn.data import Part
+from bayesbinn.data.normalise import Normaliser
+from bayesbinn.errors import InvalidFile, InvalidInput
 from bayesbinn.experiments.config import Experiment
+from bayesbinn.posterior import LogitScale
 from bayesbinn.prediction.batchnorm import layers_with_statistics, recalibrate
 from bayesbinn.prediction.predicting import predict
 from bayesbinn.runs.evaluate import evaluate_run
@@ -19,8 +24,9 @@ from bayesbinn.runs.ship import pack_run
 from bayesbinn.runs.single import Run
 from bayesbinn.runs.trained import load_network
 from bayesbinn.runtime import load
-from bayesbinn.train import calibration
+from bayesbinn.train import calibration, statistics
 from bayesbinn.train.folder import RunFolder
+from bayesbinn.train.progress import Progress, RunStopped
 from tests.helpers.commands import Call
 from tests.runs.test_data import wine_experiment, write_wine
 
@@ -129,6 +135,7 @@ def test_a_run_without_statistics_gets_them_and_a_new_calibration(run: Path) -> 
     for name in FILES:
         (run / name).unlink()
     older = load_network(run)
+    assert older.statistics is None
     validation = older.parts().validation
     assert validation is not None
     fitted = calibration.fitted(older.model, posterior, validation)
@@ -177,3 +184,75 @@ def test_a_stopped_run_ends_with_the_same_bits(run: Path, tmp_path: Path) -> Non
     Run.open(experiment(tmp_path), tmp_path / "parts").train()
     for name in (*FILES, "posterior.safetensors", "best.safetensors"):
         assert (tmp_path / "parts" / name).read_bytes() == (run / name).read_bytes(), name
+
+
+def test_the_best_network_is_calibrated_again_if_it_is_the_last(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    Run.open(experiment(tmp_path, epochs=1), run).train()
+    expected = load_network(run).calibration
+    wrong = LogitScale(mode=2.0, mean=3.0)
+    for name in FILES:
+        (run / name).unlink()
+    for which in ("last", "best"):
+        found = load_network(run, which)
+        with RunFolder.locked(run) as folder:
+            calibration.store(folder, which, 1, found.model, found.posterior, wrong)
+    Run.open(experiment(tmp_path, epochs=1), run).train()
+    assert load_network(run).calibration == load_network(run, "best").calibration == expected != wrong
+
+
+def test_a_run_stopped_in_its_calibration_predicts_as_if_it_had_ended(run: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "stopped"
+    shares: list[float] = []
+
+    def heard(progress: Progress) -> None:
+        if progress.calibrated is not None:
+            shares.append(progress.calibrated)
+
+    with pytest.raises(RunStopped):
+        Run.open(experiment(tmp_path), stopped).train(on_progress=heard, should_stop=lambda: bool(shares))
+    assert load_network(stopped).statistics is None
+    found, expected = (evaluate_run(each, 10, True, None)["mean of 10"] for each in (stopped, run))
+    assert found == expected
+    pack_run(stopped, tmp_path / "one.safetensors", samples=10)
+    pack_run(run, tmp_path / "other.safetensors", samples=10)
+    assert (tmp_path / "one.safetensors").read_bytes() == (tmp_path / "other.safetensors").read_bytes()
+
+
+def test_a_run_stopped_within_an_epoch_predicts_with_statistics_of_its_mode(tmp_path: Path) -> None:
+    stopped, batches = tmp_path / "stopped", []
+
+    def heard(progress: Progress) -> None:
+        batches.append(progress)
+
+    with pytest.raises(RunStopped):
+        Run.open(experiment(tmp_path), stopped).train(on_progress=heard, should_stop=lambda: len(batches) > 6)
+    trained = load_network(stopped)
+    assert "batches" in trained.epoch
+    kept = {name: buffer.clone() for name, buffer in trained.model.named_buffers() if not name.endswith("tracked")}
+    recalibrate(trained.model, trained.posterior, [training_rows(stopped)])
+    for name, buffer in trained.model.named_buffers():
+        if name in kept:
+            torch.testing.assert_close(kept[name], buffer, msg=name)
+    (tmp_path / "g.csv").unlink()
+    with pytest.raises(InvalidInput, match=r"stopped within an epoch; its BatchNorm needs the training data: .*g\.csv"):
+        load_network(stopped)
+
+
+@pytest.mark.parametrize("period", [2, 4, 10])
+def test_batches_of_periodic_data_have_all_classes(period: int) -> None:
+    targets = torch.arange(20_000) % period
+    part = Part(targets.float().unsqueeze(1), targets, Normaliser(torch.zeros(1), torch.ones(1)))
+    classes = targets[statistics.rows_of(part)]
+    assert len(classes) == statistics.ROWS == len(statistics.rows_of(part).unique())
+    for batch in classes.split(statistics.BATCH):
+        assert batch.bincount(minlength=period).min() > statistics.BATCH / period / 2
+
+
+def test_statistics_can_be_sent_to_another_process(run: Path) -> None:
+    """Data-parallel ranks get them from rank 0."""
+    stored = load_network(run).statistics
+    assert stored is not None
+    received = pickle.loads(pickle.dumps(stored))
+    assert repr(received) == repr(copy.deepcopy(stored)) == repr(stored)
+    assert all(torch.equal(received.tensors[name], value) for name, value in stored.tensors.items())

@@ -1,7 +1,8 @@
 """Large linear layers in training: where all weights are −1 and +1, the compiled kernels look sums up.
 
 The result is that of `torch.nn.functional.linear` up to rounding, forward and backward. The gradient of the weights is
-a product of two real matrices, whatever the weights are; AVX-512 has a kernel for it, elsewhere it is left to torch.
+a product of two real matrices, whatever the weights are, and so is that of the inputs if the weights are relaxed;
+AVX-512 has a kernel for both, elsewhere they are left to torch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LEAST_EXAMPLES = 32
 
 
 def worthwhile(weight: Tensor) -> bool:
-    """Whether `linear` may be faster than torch for this weight, should it hold signs."""
+    """Whether `linear` may be faster than torch for this weight."""
     if not native.multiplies_signs or weight.dim() != 2 or weight.numel() < LEAST_WEIGHTS:
         return False
     return min(weight.shape) >= LEAST_SIDE and has_elements(weight)
@@ -114,6 +115,6 @@ def _by_torch(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:
-    """aᵀ·b, for a long b and few or many columns of a: the transposition of a costs little."""
+    """aᵀ·b. One of the two has as many rows or columns as there are examples, so copying a costs little."""
     a = a.contiguous()
     return native.outer(a, b) if native.usable(a, b) else a.t() @ b

@@ -1,4 +1,4 @@
-"""Looks up the products of linear layers whose weights are all −1 and +1, in training and in evaluations."""
+"""Gives linear layers the products of `kernels.products`, in training and in evaluations."""
 
 from __future__ import annotations
 

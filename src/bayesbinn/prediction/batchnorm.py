@@ -41,6 +41,9 @@ class BatchNormStatistics:
     fingerprint: int | None
     """Fingerprint of the posterior's λ; None: the model's weights at the time."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.samples, self.seed, dict(self.tensors), self.fingerprint)
+
     def __repr__(self) -> str:
         layers = sum(name.endswith("running_mean") for name in self.tensors)
         source = f"{self.samples} samples of seed {self.seed}" if self.samples else "the mode"
@@ -90,7 +93,7 @@ class BatchNormStatistics:
             raise InvalidFile(f"{path}: there is no such file")
         try:
             content = path.read_bytes()  # read once, so that the checked bytes are the ones used
-            metadata = check_safetensors(content, lambda found: False)
+            metadata = check_safetensors(content)
             header = {key: json.loads(metadata[key]) for key in ("kind", "version", "samples", "seed", "fingerprint")}
             tensors = load(content)
         except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
@@ -102,7 +105,11 @@ class BatchNormStatistics:
             raise InvalidFile(
                 f"{path}: {header['kind']!r} version {header['version']}; expected {_KIND!r} version {_VERSION}"
             )
-        return cls(header["samples"], header["seed"], MappingProxyType(tensors), header["fingerprint"])
+        return _restored(header["samples"], header["seed"], tensors, header["fingerprint"])
+
+
+def _restored(samples: int, seed: int, tensors: Weights, fingerprint: int | None) -> BatchNormStatistics:
+    return BatchNormStatistics(samples, seed, MappingProxyType(tensors), fingerprint)
 
 
 def recalibrate(
@@ -167,7 +174,7 @@ def recalibrate(
         own = {canonical_name(name): buffer for name, buffer in network.model.named_buffers()}
         for name, value in states[0].items():
             own[name].copy_(value)
-    return BatchNormStatistics(samples, seed, MappingProxyType(tensors), _fingerprint(posterior))
+    return _restored(samples, seed, tensors, _fingerprint(posterior))
 
 
 def layers_with_statistics(model: nn.Module) -> dict[str, _BatchNorm]:

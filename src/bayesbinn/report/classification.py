@@ -63,8 +63,8 @@ def gather(trained: Trained, x: Tensor, y: Tensor, data_dir: Path | None) -> Sco
     """Predict the test rows twice, as trained and calibrated."""
     samples = samples_worth_drawing(trained, None)
     calibration, notes = trained.find_calibration(data_dir)
-    raw = predicted(trained, x, samples, LogitScale())
-    calibrated = raw if calibration == LogitScale() else predicted(trained, x, samples, calibration)
+    raw = predicted(trained, x, samples, LogitScale(), data_dir)
+    calibrated = raw if calibration == LogitScale() else predicted(trained, x, samples, calibration, data_dir)
     return Scored(
         trained.card.classes, y.numpy(), networks_averaged(trained, samples), raw, calibrated, calibration, notes
     )

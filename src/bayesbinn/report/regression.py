@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -42,10 +43,10 @@ class Regressed:
         return self.predicted - self.true
 
 
-def gather(trained: Trained, x: Tensor, y: Tensor) -> Regressed:
+def gather(trained: Trained, x: Tensor, y: Tensor, data_dir: Path | None) -> Regressed:
     """Predict the test rows, with the standard deviation that the run measured."""
     card, samples = trained.card, samples_worth_drawing(trained, None)
-    found = predicted(trained, x, samples, LogitScale())
+    found = predicted(trained, x, samples, LogitScale(), data_dir)
     std, spread = deviations(trained, found, samples)
 
     def in_unit(values: Tensor) -> Floats:

@@ -54,7 +54,7 @@ def gather(folder: Path, data_dir: Path | None, epoch: Which = "last") -> RunFac
             if test is None:
                 no_data = f"{dataset.name} has no test targets"
             elif dataset.task == "regression":
-                regressed = regression.gather(trained, *test.whole())
+                regressed = regression.gather(trained, *test.whole(), data_dir)
             else:
                 scored = classification.gather(trained, *test.whole(), data_dir)
         except BayesbinnError as error:

@@ -141,7 +141,7 @@ def predicted(
         samples=samples,
         task=task,
         batch_size=EVALUATION_BATCH,
-        statistics=trained.statistics_of(samples, data_dir=data_dir),
+        statistics=trained.sample_statistics(samples, data_dir=data_dir),
         calibration=calibration,
     )
 

@@ -22,14 +22,14 @@ TEST_BATCH = 1000
 
 
 def settle(model: nn.Module, part: Part, certainty: float | None) -> None:
-    """Give BatchNorm the statistics of training rows for the weights that predict, where those of training do not fit.
+    """Re-estimate BatchNorm's statistics for the weights that predict, if those collected in training do not fit.
 
     Other networks keep what BatchNorm collected in training, as the authors do.
     """
     if isinstance(model, SideBySide):
-        rows = torch.linspace(0, len(part) - 1, min(len(part), statistics.ROWS)).long()
+        rows = statistics.rows_of(part).sort().values
         model.settle(part.gather(rows).to(next(model.parameters()).device))
-    elif statistics.do_not_fit(model, certainty):
+    elif statistics.needed(model, certainty):
         statistics.settle(model, part)
 
 
@@ -59,11 +59,11 @@ def accuracy_of_the_mean(
     part: Part,
     samples: int,
     seed: int,
-    own: BatchNormStatistics | None = None,
+    sample_statistics: BatchNormStatistics | None = None,
 ) -> float | None:
     """The accuracy of the mean over posterior samples, in percent; None for a point mass, which is one network.
 
-    `own`: BatchNorm statistics of these samples; None: the model's for all of them.
+    `sample_statistics`: BatchNorm statistics of each sample; None: the model's for all of them.
     """
     if any(bool(torch.isinf(value).any()) for value in posterior.natural.values()):
         return None
@@ -71,7 +71,7 @@ def accuracy_of_the_mean(
         return accuracy(model, part)
     right = 0
     for x, y in own_batches(part, TEST_BATCH):
-        found = predict(model, posterior, x, samples=samples, seed=seed, statistics=own)
+        found = predict(model, posterior, x, samples=samples, seed=seed, statistics=sample_statistics)
         right += int((found.classes == y).sum())
     (correct,) = ranks.summed([right])
     return 100 * correct / len(part)

@@ -46,15 +46,16 @@ class ResultWriter:
         self, epoch: int, model: nn.Module, posterior: BernoulliPosterior | None, best: BestNetwork | None
     ) -> None:
         """Write the calibrated posteriors after the last and the best epoch, and the last epoch's scores by class."""
-        own, calibration = self._calibrated("last", epoch, model, posterior)
-        self._measure_residuals("last", epoch, model, posterior, own)
+        of_samples = self._sample_statistics("last", model, posterior)
+        calibration = self._calibrated("last", epoch, model, posterior, of_samples)
+        self._measure_residuals("last", epoch, model, posterior, of_samples)
         if best is not None:
             other = copy.deepcopy(model)
             other.load_state_dict(best.model)
             same = run_calibration.network_hash(other, best.posterior) == run_calibration.network_hash(model, posterior)
-            known = (own, calibration) if same else None
-            own, _ = self._calibrated("best", best.epoch, other, best.posterior, known)
-            self._measure_residuals("best", best.epoch, other, best.posterior, own)
+            of_samples = self._sample_statistics("best", other, best.posterior, of_samples if same else None)
+            self._calibrated("best", best.epoch, other, best.posterior, of_samples, calibration if same else None)
+            self._measure_residuals("best", best.epoch, other, best.posterior, of_samples)
         if self.parts.test is not None and self.card.task == "classification" and epoch:
             x, y = self.parts.test.whole()
             device = next(model.parameters()).device
@@ -62,42 +63,58 @@ class ResultWriter:
             scores = {"epoch": epoch, **class_scores(prediction.probabilities, y, self.card.classes)}
             self.folder.write(SCORES, json.dumps(scores, indent=1).encode())
 
+    def _sample_statistics(
+        self,
+        which: Which,
+        model: nn.Module,
+        posterior: BernoulliPosterior | None,
+        known: BatchNormStatistics | None = None,
+    ) -> BatchNormStatistics | None:
+        """Store BatchNorm's statistics of the posterior's samples, if it needs them and the folder lacks them.
+
+        They are measured unless they are known.
+        """
+        if posterior is None or not statistics.needed(model, self.certainty):
+            return None
+        path = self.folder.path
+        stored = ranks.decided(lambda: statistics.stored_or_none(path, which, posterior))
+        if stored is not None:
+            return stored
+        found = known or statistics.of_samples(model, posterior, self.parts.train, on_progress=self._first_half)
+        if self.folder.writes:
+            # What was measured without these statistics no longer holds.
+            for name in (run_calibration.FILE_NAME, run_residuals.FILE_NAME):
+                run_calibration.forget_sealed(self.folder, name, which)
+            statistics.store(self.folder, which, found)
+        return found
+
     def _calibrated(
         self,
         which: Which,
         epoch: int,
         model: nn.Module,
         posterior: BernoulliPosterior | None,
-        known: tuple[BatchNormStatistics | None, LogitScale] | None = None,
-    ) -> tuple[BatchNormStatistics | None, LogitScale]:
-        """Save a posterior with its samples' statistics and its calibration.
-
-        They are measured unless they are known or the folder has them already.
-        """
-        path, tell = self.folder.path, self.on_progress
-        own, given = known or (None, None)
-        if posterior is not None and own is None and statistics.do_not_fit(model, self.certainty):
-            own = ranks.decided(lambda: statistics.stored_or_none(path, which, posterior))
-            if own is None:
-                own = statistics.of_samples(
-                    model, posterior, self.parts.train, on_progress=lambda share: self.on_progress(share / 2)
-                )
-                tell = _second_half(tell)
-                if self.folder.writes:
-                    # What was measured without these statistics no longer holds.
-                    run_calibration.forget(self.folder, which)
-                    run_residuals.forget(self.folder, which)
-        if own is not None and self.folder.writes:
-            statistics.store(self.folder, which, own)
-        stored = ranks.decided(lambda: _stored_or_none(path, which, model, posterior))
-        if stored is not None:
-            return own, stored
-        found = given or run_calibration.NONE
-        if given is None and self.parts.validation is not None and self.card.task == "classification" and epoch:
-            found = run_calibration.fitted(model, posterior, self.parts.validation, tell, own)
+        of_samples: BatchNormStatistics | None,
+        found: LogitScale | None = None,
+    ) -> LogitScale:
+        """Save a posterior with its calibration, which is fitted unless it is given or the folder has it already."""
+        known = ranks.decided(lambda: _stored_or_none(self.folder.path, which, model, posterior))
+        if known is not None:
+            return known
+        if found is None:
+            found = run_calibration.NONE
+            if self.parts.validation is not None and self.card.task == "classification" and epoch:
+                tell = self.on_progress if of_samples is None else self._second_half
+                found = run_calibration.fitted(model, posterior, self.parts.validation, tell, of_samples)
         if self.folder.writes:
             run_calibration.store(self.folder, which, epoch, model, posterior, found)
-        return own, found
+        return found
+
+    def _first_half(self, share: float) -> None:
+        self.on_progress(share / 2)
+
+    def _second_half(self, share: float) -> None:
+        self.on_progress((1 + share) / 2)
 
     def _measure_residuals(
         self,
@@ -105,20 +122,16 @@ class ResultWriter:
         epoch: int,
         model: nn.Module,
         posterior: BernoulliPosterior | None,
-        own: BatchNormStatistics | None,
+        of_samples: BatchNormStatistics | None,
     ) -> None:
         """Store the residuals of a regression, unless the folder has them already."""
         if self.parts.validation is None or self.card.task != "regression" or not epoch:
             return
         if ranks.decided(lambda: _stored_residuals_or_none(self.folder.path, which, model, posterior)) is None:
             unit = self.card.target_std
-            found = run_residuals.estimated(epoch, model, posterior, self.parts.validation, unit, own)
+            found = run_residuals.estimated(epoch, model, posterior, self.parts.validation, unit, of_samples)
             if found is not None and self.folder.writes:
                 run_residuals.store(self.folder, which, found)
-
-
-def _second_half(on_progress: Callable[[float], None]) -> Callable[[float], None]:
-    return lambda share: on_progress((1 + share) / 2)
 
 
 def _stored_or_none(

@@ -41,7 +41,8 @@ def pack_run(
 
     The file takes raw inputs and predicts what `bayesbinn predict` predicts: it holds the data's normalization, the
     names of classes and columns, the calibration that the run fitted on its validation part, and for regression the
-    unit of the targets and the error on the validation part. The data are not needed.
+    unit of the targets and the error on the validation part. The data are not needed, except with a certainty for
+    samples that the run has stored no BatchNorm statistics of: more than 10, or of another seed than 0.
 
     Args:
         folder: the run's folder.
@@ -180,7 +181,7 @@ def pack_network(
         seed,
         card.example(),
         calibration=calibration,
-        statistics=trained.statistics_of(samples, seed, data_dir),
+        statistics=trained.sample_statistics(samples, seed, data_dir),
         task=card.task,
         normalisation=None if card.encoding is not None else raw_units(card),
         target=None if card.task == "classification" else (card.target_mean, card.target_std),

@@ -190,7 +190,7 @@ class Run(Trainer):
         if parts.test is not None and self.recipe.classification and self.optimizer.binary and training.mean_samples:
             posterior, samples, seed = self.optimizer.posterior(), training.mean_samples, training.seed
             own = None
-            if statistics.do_not_fit(self.model, self._certainty):
+            if statistics.needed(self.model, self._certainty):
                 own = statistics.of_samples(self.model, posterior, parts.train, samples, seed)
             mean = accuracy_of_the_mean(self.model, posterior, parts.test, samples, seed, own)
             found |= {} if mean is None else {"test_accuracy_mean": mean}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesbinn.data import Dataset, Parts
+from bayesbinn.data import Dataset, Part, Parts
 from bayesbinn.data.card import FILE_NAME as CARD
 from bayesbinn.data.card import DataCard, known_card
 from bayesbinn.errors import BayesbinnError, InvalidInput
@@ -50,7 +50,7 @@ class Trained:
     residuals: run_residuals.Residuals | None = None
     """For regression, the errors of these weights; None if the run has not measured them."""
     statistics: BatchNormStatistics | None = None
-    """BatchNorm statistics of the posterior's first samples; None if all samples have the model's."""
+    """BatchNorm statistics of the posterior's first samples, if the run has stored them."""
 
     def load_data(self, data_dir: Path | None = None) -> Dataset:
         """The data of the run (for a stream, of the task learned last); raises if they have changed."""
@@ -78,22 +78,48 @@ class Trained:
         validation = self.parts(data_dir).validation
         assert validation is not None
         note = f"{self.folder} has no calibration for these weights; fitted it on the data. Resume the run to store it"
-        return run_calibration.fitted(self.model, self.posterior, validation, statistics=self.statistics), (note,)
+        of_samples = self.sample_statistics(run_calibration.SAMPLES, data_dir=data_dir)
+        return run_calibration.fitted(self.model, self.posterior, validation, statistics=of_samples), (note,)
 
-    def statistics_of(self, samples: int, seed: int = 0, data_dir: Path | None = None) -> BatchNormStatistics | None:
-        """BatchNorm statistics to predict with; more samples than the run has stored them for need the data."""
-        known = self.statistics
-        if known is None or not samples or (samples <= known.samples and seed == known.seed):
-            return known if samples else None
-        assert self.posterior is not None
+    @property
+    def certainty(self) -> float | None:
+        """The experiment's, if it has one."""
+        found: float | None = self.experiment.method.settings.get("certainty")
+        return found
+
+    def sample_statistics(
+        self, samples: int, seed: int = 0, data_dir: Path | None = None
+    ) -> BatchNormStatistics | None:
+        """BatchNorm statistics of each sample to predict with; None if all samples share the model's.
+
+        Those that the run has not stored are taken from its training data.
+        """
+        stored, posterior = self.statistics, self.posterior
+        if posterior is None or samples == 0 or self.tasks_learned is not None:
+            return None
+        if not statistics.needed(self.model, self.certainty) or posterior.saturated:
+            return None
+        if stored is not None and samples <= stored.samples and seed == stored.seed:
+            return stored
+        have = "has stored no BatchNorm statistics of these samples"
+        if stored is not None:
+            have = f"has BatchNorm statistics for {stored.samples} samples of seed {stored.seed}"
+        part = self._training_part(f"{have}; {samples} samples of seed {seed} need", data_dir)
+        return statistics.of_samples(self.model, posterior, part, samples, seed)
+
+    def settled(self, data_dir: Path | None) -> Trained:
+        """With BatchNorm statistics for the mode, if the run was stopped within an epoch, before it estimated them."""
+        if statistics.needed(self.model, self.certainty):
+            statistics.settle(
+                self.model, self._training_part("was stopped within an epoch; its BatchNorm needs", data_dir)
+            )
+        return self
+
+    def _training_part(self, why: str, data_dir: Path | None) -> Part:
         try:
-            part = self.parts(data_dir).train
+            return self.parts(data_dir).train
         except BayesbinnError as error:
-            raise InvalidInput(
-                f"{self.folder} has BatchNorm statistics for {known.samples} samples of seed {known.seed}; {samples} "
-                f"samples of seed {seed} need the training data: {error}"
-            ) from None
-        return statistics.of_samples(self.model, self.posterior, part, samples, seed)
+            raise InvalidInput(f"{self.folder} {why} the training data: {error}") from None
 
 
 def load_network(folder: Path, which: Which = "last", data_dir: Path | None = None) -> Trained:
@@ -123,14 +149,21 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
             model.load_state_dict(best.model)
             posterior = best.posterior
     number = rows[-1]["epoch"] if best is None else best.epoch
-    epoch, calibration, residuals, own = f"{which}, {number} of {experiment.training.epochs}", None, None, None
+    epoch = f"{which}, {number} of {experiment.training.epochs}"
     if best is None and state["totals"]["batches"]:
         epoch += f" and {state['totals']['batches']} batches"
-    else:
-        calibration = run_calibration.stored(folder, which, model, posterior)
-        residuals = run_residuals.stored(folder, which, model, posterior)
-        own = statistics.stored(folder, which, posterior)
-    return Trained(folder, experiment, card, model, posterior, calibration, epoch, residuals=residuals, statistics=own)
+        return Trained(folder, experiment, card, model, posterior, None, epoch).settled(data_dir)
+    return Trained(
+        folder,
+        experiment,
+        card,
+        model,
+        posterior,
+        run_calibration.stored(folder, which, model, posterior),
+        epoch,
+        residuals=run_residuals.stored(folder, which, model, posterior),
+        statistics=statistics.stored(folder, which, posterior),
+    )
 
 
 def _best(folder: Path, state: dict[str, Any], rows: list[dict[str, Any]]) -> BestNetwork:
@@ -184,6 +217,7 @@ def load_trained(
 ) -> tuple[Experiment, Dataset, nn.Module, BernoulliPosterior | None]:
     """A run's network with its weights, its data and its posterior, not calibrated (None for full precision).
 
+    With a certainty, samples of the posterior need BatchNorm statistics too: `load_network` has them.
     For a stream of tasks: the current network, and the data of the task learned last.
     """
     trained = load_network(folder, data_dir=data_dir)

@@ -111,16 +111,6 @@ def store(
         write_sealed(folder, FILE_NAME, {name: kept.to_dict() for name, kept in known.items()})
 
 
-def forget(folder: RunFolder, which: Which) -> None:
-    """Remove what the folder has for the last or the best network, because it no longer holds."""
-    try:
-        known = _read(folder.path / FILE_NAME)
-    except BayesbinnError:
-        return  # a damaged file is replaced later
-    if known.pop(which, None) is not None:
-        write_sealed(folder, FILE_NAME, {name: kept.to_dict() for name, kept in known.items()})
-
-
 @dataclass(frozen=True)
 class _Kept:
     epoch: int
@@ -148,6 +138,16 @@ def _read(path: Path) -> dict[Which, _Kept]:
 def write_sealed(folder: RunFolder, name: str, content: dict[Which, dict[str, Any]]) -> None:
     """Write JSON, with the SHA-256 of the rest under ``sha256``."""
     folder.write(name, json.dumps({**content, "sha256": _checksum(content)}, indent=1).encode())
+
+
+def forget_sealed(folder: RunFolder, name: str, which: Which) -> None:
+    """Remove the entry for the last or the best network, because it no longer holds."""
+    try:
+        known = read_sealed(folder.path / name, lambda values: values)
+    except BayesbinnError:
+        return  # a damaged file is replaced later
+    if known.pop(which, None) is not None:
+        write_sealed(folder, name, known)
 
 
 def read_sealed(path: Path, parse: Callable[[dict[str, Any]], Entry]) -> dict[Which, Entry]:

@@ -112,15 +112,5 @@ def store(folder: RunFolder, which: Which, residuals: Residuals) -> None:
     write_sealed(folder, FILE_NAME, {name: asdict(each) for name, each in known.items()})
 
 
-def forget(folder: RunFolder, which: Which) -> None:
-    """Remove what the folder has for the last or the best network, because it no longer holds."""
-    try:
-        known = _read(folder.path / FILE_NAME)
-    except BayesbinnError:
-        return  # a damaged file is replaced later
-    if known.pop(which, None) is not None:
-        write_sealed(folder, FILE_NAME, {name: asdict(each) for name, each in known.items()})
-
-
 def _read(path: Path) -> dict[Which, Residuals]:
     return read_sealed(path, lambda values: Residuals(**values))

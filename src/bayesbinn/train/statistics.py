@@ -2,8 +2,8 @@
 
 With a `certainty`, weights in training are real numbers between −1 and 1. The mode and the samples of the posterior
 have weights of −1 and +1, so that every unit's sum has another mean and a larger variance. The wider the layers, the
-less the running statistics collected in training fit. So a run takes them anew, from rows of its training part: for the
-mode in the model itself, and for the first samples of the posterior in a file next to it.
+less the running statistics collected in training fit. So a run re-estimates them from rows of its training part: for
+the mode in the model itself, and for the first samples of the posterior in a file next to it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ ROWS = 10_000
 BATCH = 500
 
 
-def do_not_fit(model: nn.Module, certainty: float | None) -> bool:
-    """Whether the running statistics collected in training belong to weights other than those that predict.
+def needed(model: nn.Module, certainty: float | None) -> bool:
+    """Whether the statistics collected in training belong to weights other than those that predict.
 
     Networks side by side have a `settle` of their own.
     """
     return certainty is not None and not is_side_by_side(model) and bool(layers_with_statistics(unwrapped(model)))
 
 
+def rows_of(part: Part) -> Tensor:
+    """The rows that statistics are taken from, in random order: the data may be sorted or periodic. Always the same."""
+    return torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:ROWS]
+
+
 def settle(model: nn.Module, part: Part) -> None:
     """Set the running statistics to those of the model's weights as they are."""
-    with torch.random.fork_rng([]):
-        recalibrate(model, None, _batches(part, model))
+    recalibrate(model, None, _batches(part, model))
 
 
 def of_samples(
@@ -52,20 +56,17 @@ def of_samples(
     on_progress: Callable[[float], None] = lambda share: None,
 ) -> BatchNormStatistics:
     """The statistics of each of the first samples of a seed. `on_progress` gets the share of the rows seen so far."""
-    with torch.random.fork_rng([]):
-        return recalibrate(model, posterior, _batches(part, model, on_progress), samples, seed=seed)
+    return recalibrate(model, posterior, _batches(part, model, on_progress), samples, seed=seed)
 
 
 def _batches(
     part: Part, model: nn.Module, on_progress: Callable[[float], None] = lambda share: None
 ) -> Iterator[Tensor]:
-    """Evenly spaced rows. Each batch has some from every region of the data, which may be sorted by class."""
-    rows = torch.linspace(0, len(part) - 1, min(len(part), ROWS)).long()
-    count = max(1, len(rows) // BATCH)
-    device = next(model.parameters()).device
-    for index in range(count):
-        yield part.gather(rows[index::count]).to(device)
-        on_progress((index + 1) / count)
+    rows, device = rows_of(part), next(model.parameters()).device
+    batches = rows.tensor_split(max(1, len(rows) // BATCH))
+    for number, batch in enumerate(batches, 1):
+        yield part.gather(batch).to(device)
+        on_progress(number / len(batches))
 
 
 def store(folder: RunFolder, which: Which, statistics: BatchNormStatistics) -> None:
