@@ -22,17 +22,18 @@ def status(parts: tuple[Part, ...], places: Places, jobs: int) -> str:
     pace = measured(parts, places)
     running = read_json(places.home / CURRENT)
     names = running.get("runs", []) if is_alive(running.get("pid")) else []
-    rows, total = [], 0.0
+    rows, total, longest = [], 0.0, 0.0
     for part in parts:
         runs = list(planned(part, places.kept))
         missing = [run for run in runs if not done(run, places)]
         waiting, later = undecided(part, places.kept)
-        left = sum(seconds_left(run, pace, places) for run in missing) + later
-        total += left
+        each = [seconds_left(run, pace, places) for run in missing]
+        left = sum(each) + later
+        total, longest = total + left, max(longest, *each, 0.0)
         state = f"{len(runs) - len(missing)} of {len(runs) + waiting} runs" if missing or waiting else "done"
         rows.append([part.name, part.title, state, duration(left) if missing or waiting else ""])
     text = markdown_table(["Part", "What", "State", "Left"], rows)
-    text += f"\n\ntotal remaining: {duration(total / jobs)} with {jobs} runs at a time"
+    text += f"\n\ntotal remaining: {duration(max(total / jobs, longest))} with {jobs} runs at a time"
     for name in names:
         text += f"\nrunning: {name}, {epochs_done(places.runs / name)} epochs done"
     if not names:

@@ -293,7 +293,7 @@ def test_numbers_of_runs_without_records_are_kept_and_marked(
     assert new.pop("earlier") == [1] and old.pop("earlier") == []
     assert sorted(new.pop("train seconds")) == sorted(old.pop("train seconds"))
     assert new == old
-    assert row_of(text, variant.label, "none")[-1] == "1*, 2" and "as it was, without command" in text
+    assert row_of(text, variant.label, "none")[-1] == "1*, 2" and "only their numbers are left" in text
     # Another budget is another experiment: its numbers are not taken.
     _, text, other = reproduced("figure-stream", tmp_path, seeds=2, epochs=7)
     assert other["variants"]["plain"]["seeds"] == []

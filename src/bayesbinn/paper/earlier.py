@@ -19,8 +19,8 @@ from bayesbinn.paper.records import machines
 
 MARK = "*"
 NOTE = (
-    f"Seeds with {MARK} were computed before runs left records in results/runs: their numbers are those of this figure "
-    "as it was, without command, commit and hash."
+    f"Seeds with {MARK} are older than the records in results/runs: only their numbers are left, without command, "
+    "commit and hash."
 )
 
 Numbers = Mapping[str, Any]

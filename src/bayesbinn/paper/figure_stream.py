@@ -197,8 +197,9 @@ def _notes(found: dict[str, Gathered], gains: dict[str, float]) -> list[str]:
     policies = dict.fromkeys(policy for each in found.values() for policy in each.policies())
     counts = {str(samples(run)) for each in found.values() for run in each.runs}
     compared = [
-        f"With memory, the last 5 tasks are {gain:+.1f} combined standard deviations above the posterior as prior "
-        f"(BatchNorm: {policy}): the difference of the means over the root of the sum of the two variances, ddof = 1."
+        f"With memory, the accuracy on the last 5 tasks differs from that of the posterior as prior by {gain:+.1f} "
+        f"combined standard deviations (BatchNorm: {policy}): the difference of the means over the root of the sum of "
+        "the two variances, ddof = 1."
         for policy, gain in gains.items()
     ]
     return [

@@ -19,7 +19,7 @@ from bayesbinn.paper.figure_curves import in_full
 from bayesbinn.paper.frontier import SO_FAR
 from bayesbinn.paper.gather import duration
 from bayesbinn.paper.published import DATASETS, EPOCHS, SEEDS, STREAM, Value
-from bayesbinn.paper.table_schedules import COLUMNS, LENGTHS
+from bayesbinn.paper.table_schedules import COLUMNS, LENGTHS, settings_text
 from bayesbinn.paper.tables import TABLES, Line, Table
 
 PAGE = Path("docs") / "reproduction.md"
@@ -58,7 +58,7 @@ def page(results: Path) -> str:
         f"A cell without a recorded run says “{NOT_YET}”, or “{NOT_PLANNED}” if two cores would need days for it: see "
         "[what a full run takes](#what-a-full-run-takes). The paper's numbers are means over "
         f"{SEEDS} seeds of {EPOCHS} epochs, unless said otherwise. A schedule shorter than the paper's is its own, "
-        "compressed.",
+        "compressed. Wall times are sums over seeds and contain the pauses of a run.",
         *(_table(name, make(None), results) for name, make in TABLES.items()),
         "## Figures",
         *(_figure(name, title, results) for name, title in FIGURES.items()),
@@ -221,6 +221,8 @@ def _schedules(results: Path) -> str:
         rows.append(row)
     head = ["Epochs", *(text for title in COLUMNS.values() for text in (title, "Seeds"))]
     sentence = found.get("answer", f"Whether 50 epochs reach the paper's accuracy: {NOT_YET}.")
+    if best := found.get("best settings"):
+        sentence += f" Best settings: {settings_text(best)}, chosen on validation data at a quarter of the width."
     picture = "[![Schedules](../results/paper/table-schedules.png)](../results/paper/table-schedules.md)"
     link = f"[More](../results/paper/table-schedules.md).\n\n{picture}" if found else ""
     return f"### MNIST against the length of the schedule\n\n{markdown_table(head, rows)}\n\n{sentence} {link}".rstrip()
@@ -273,15 +275,26 @@ def _costs(results: Path) -> str:
         cost = cost_of(preset)
         each = curves.get(preset, {})
         epochs = len(each.get("test", {}).get("epochs", [])) * len(each.get("seeds", []))
-        here = duration(cost.epochs * each["seconds"] / epochs) if epochs else "a time that is not measured yet"
+        here = "a time that is not measured yet"
+        if epochs:
+            here = f"{duration(cost.epochs * each['seconds'] / epochs)} {_where(results, preset, each['seeds'])}"
         flops, moved = f"{cost.flops:.1e}", cost.bytes_moved / 1e12
         sentences.append(
             f"- {title}: one seed of {cost.epochs} epochs takes {flops} floating-point operations and moves at least "
-            f"{moved:.0f} TB through the optimizer: {here} on the machine of the figures, and on paper "
+            f"{moved:.0f} TB through the optimizer: {here}, and on paper "
             f"{duration(cost.gpu_seconds)} on {GPU}; a row of Table 2 is {SEEDS} seeds."
         )
     note = (
         f"On paper: the operations at {100 * GPU_SHARE:.0f} % of the GPU's float32 peak, plus the bytes at its full "
-        "memory bandwidth. A run here is that of figure-curves, its time per epoch times the epochs."
+        "memory bandwidth. A run here is that of figure-curves, its time per epoch times the epochs; other work on the "
+        "same machine slowed some of them."
     )
     return "\n".join(["## What a full run takes", "", *sentences, "", note])
+
+
+def _where(results: Path, preset: str, seeds: list[int]) -> str:
+    """The machine of the recorded runs behind a data set's curves."""
+    runs = (results / "runs" / f"{preset}-bayesbinn-e{EPOCHS}-s{seed}" / "record.json" for seed in seeds)
+    machines = [_read(run).get("machine") for run in runs]
+    named = {f"with {each['threads']} threads of an {each['processor']}" for each in machines if each}
+    return " and ".join(sorted(named)).replace("1 threads", "1 thread") or "on the machine of the figure"

@@ -26,7 +26,9 @@ def report(folder: Path) -> dict[str, Any]:
         "seconds": sum(row["seconds"] for row in rows),
         "last epoch": _accuracies(rows[-1]),
     }
-    return result | _best_row(rows) | _stored_scores(folder, rows[-1]["epoch"])
+    spread_out = experiment.method.settings.get("certainty") and not experiment.model.name.startswith("table_")
+    what = "test, calibrated, mode" if spread_out else "test, calibrated"
+    return result | _best_row(rows) | _stored_scores(folder, rows[-1]["epoch"], what)
 
 
 MEMORIZED = 15.0
@@ -65,12 +67,12 @@ def _best_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {} if best is None else {f"best validation (epoch {best['epoch']})": _accuracies(best)}
 
 
-def _stored_scores(folder: Path, epoch: int) -> dict[str, Any]:
+def _stored_scores(folder: Path, epoch: int, what: str) -> dict[str, Any]:
     """Scores by class on the test part, as the run wrote them after its last epoch."""
     try:
         scores: dict[str, Any] = json.loads((folder / "scores.json").read_text())
         known = scores.pop("epoch") == epoch
-        return {f"{key} (test, calibrated)" if "majority" not in key else key: scores[key] for key in scores if known}
+        return {f"{key} ({what})" if "majority" not in key else key: scores[key] for key in scores if known}
     except (OSError, ValueError, AttributeError, KeyError):
         return {}  # written again when the run is resumed
 
