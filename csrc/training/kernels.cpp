@@ -202,10 +202,10 @@ void natural_gradient_update(const RuleSettings &rule, uint64_t draw, bool scale
     const F zero = broadcast(0.0f);
     Scales scales(scale, noise, x.at[1], scaled || x.at[5] ? Range{range.begin, range.begin} : range);
     each_block<6, 62, 7>(x, range, [&](uint64_t b, const auto &block, auto put) __attribute__((always_inline)) {
-        const auto step = [&](int v, F scaled_gradient) __attribute__((always_inline)) {
+        const auto step_at = [&](int v, F scaled_gradient, F variance) __attribute__((always_inline)) {
             const F natural = block(1, v);
             const F pull = block.at[4] ? natural - block(4, v) : set.steady ? zero : natural;
-            F direction = set.steady ? steady_gradient(scaled_gradient, pull, natural, sech2(natural), set)
+            F direction = set.steady ? steady_gradient(scaled_gradient, pull, natural, variance, set)
                                      : natural_gradient(scaled_gradient, pull, set);
             if (block.at[2]) {
                 direction = averaged(block(2, v), direction, set);
@@ -215,14 +215,18 @@ void natural_gradient_update(const RuleSettings &rule, uint64_t draw, bool scale
             block.set(1, v, updated);
             put(block.at[0] + v * LANES, sign(updated));
         };
+        const auto step = [&](int v, F scaled_gradient) __attribute__((always_inline)) {
+            step_at(v, scaled_gradient, set.steady ? sech2(block(1, v)) : zero);
+        };
         if (scaled) {
             for (int v = 0; v < VECTORS; v++) step(v, block(3, v));
         } else if (block.at[5] && all_at_least(block.at[1], scale.certain)) {
             for (int v = 0; v < VECTORS; v++) step(v, broadcast(scale.certain_scale) * block(3, v));
         } else if (block.at[5]) {
-            F s[VECTORS];
-            for (int v = 0; v < VECTORS; v++) s[v] = gradient_scale(block(1, v), block(5, v), scale);
-            for (int v = 0; v < VECTORS; v++) step(v, s[v] * block(3, v));
+            F variance[VECTORS];
+            for (int v = 0; v < VECTORS; v++) variance[v] = sech2(block(1, v));
+            for (int v = 0; v < VECTORS; v++)
+                step_at(v, scale_at(variance[v], block(5, v), scale) * block(3, v), variance[v]);
         } else {
             scales.with(b, block.at[1], b < range.end / BLOCK, [&](int v, F s) __attribute__((always_inline)) {
                 step(v, s * block(3, v));

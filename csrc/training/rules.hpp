@@ -85,8 +85,12 @@ BAYESBINN_INLINE F cold_slope(F natural, F delta, const Scale &set) {
 }
 
 // s = ((1 − w²) + ε) / (τ·(v(λ) + ε))
+BAYESBINN_INLINE F scale_at(F variance, F slope, const Scale &set) {
+    return (slope + set.eps) / ((variance + set.eps) * set.temperature);
+}
+
 BAYESBINN_INLINE F gradient_scale(F natural, F slope, const Scale &set) {
-    return (slope + set.eps) / ((sech2(natural) + set.eps) * set.temperature);
+    return scale_at(sech2(natural), slope, set);
 }
 
 // (N/S)·Σ s⊙g + κ·(λ − λ₀), where pull = λ − λ₀

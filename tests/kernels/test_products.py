@@ -305,6 +305,19 @@ class TestLinear:
             soft = weight / 2
             assert torch.equal(products.linear_without_gradients(x, soft), F.linear(x, soft))
 
+    @pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN")
+    @pytest.mark.filterwarnings("ignore:TF32")
+    @pytest.mark.parametrize("shape", [(20, 50), (2, 3, 4, 50)])
+    def test_onednn_multiplies_as_torch_does(self, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+        x, weight = drawn(*shape), drawn(30, 50, seed=1)
+        monkeypatch.setattr(products, "_prefers_onednn", False)
+        assert torch.equal(products._times_transposed(x, weight), F.linear(x, weight))
+        monkeypatch.setattr(products, "_prefers_onednn", True)
+        with torch.no_grad():
+            assert_close(products._times_transposed(x, weight), x.double() @ weight.double().T)
+            with torch.backends.mkldnn.flags(enabled=False):
+                assert torch.equal(products._times_transposed(x, weight), F.linear(x, weight))
+
     def test_narrow_layers_are_left_to_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
         assert products.worthwhile(signs(512, 512))
@@ -418,6 +431,16 @@ class TestTraining:
             )
             assert not is_looked_up(model[2](drawn(50, 512))), "a small layer"
         assert not is_looked_up(model[0](drawn(50, 600)))
+
+    @pytest.mark.skipif(not native.multiplies_outer, reason="no outer products: they need AVX-512")
+    @pytest.mark.parametrize("method", ["pmf", "float"])
+    def test_the_gradients_of_real_weights_are_summed_in_registers(self, method: str) -> None:
+        model = self.network()
+        binary, _ = bb.split_parameters(model)
+        optimizer = METHODS[method].create(binary, train_set_size=100, lr=1e-3)
+        with optimizer.sampled_params(train=True):
+            assert "RealLinear" in type(model[0](drawn(50, 600)).grad_fn).__name__
+        assert "RealLinear" not in type(model[0](drawn(50, 600)).grad_fn).__name__
 
     def test_a_step_is_that_of_the_reference(self, monkeypatch: pytest.MonkeyPatch) -> None:
         naturals = []

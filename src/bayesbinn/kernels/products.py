@@ -1,8 +1,9 @@
 """Large linear layers in training: where all weights are −1 and +1, the compiled kernels look sums up.
 
 The result is that of `torch.nn.functional.linear` up to rounding, forward and backward. The gradient of the weights is
-a product of two real matrices, whatever the weights are, and so is that of the inputs if the weights are relaxed;
-AVX-512 has a kernel for both, elsewhere they are left to torch.
+a product of two real matrices, whatever the weights are, and so are the others if the weights are real. AVX-512 has a
+kernel for both gradients, and on AMD's processors oneDNN is faster than MKL, torch's first choice; what remains is left
+to torch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bayesbinn.environment import processor
 from bayesbinn.kernels import native
 from bayesbinn.kernels.shortcuts import has_elements, is_watched
 
@@ -20,6 +22,9 @@ LEAST_WEIGHTS = 1 << 18
 LEAST_SIDE = 64
 LEAST_EXAMPLES = 32
 """Smaller and narrower layers and batches do not repay the packing and the tables."""
+
+# MKL uses AVX-512 on Intel's processors only.
+_prefers_onednn = native.multiplies_outer and "AMD" in processor() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def worthwhile(weight: Tensor) -> bool:
@@ -84,7 +89,7 @@ class _RealLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight if ctx.needs_input_grad[0] else None)
-        return F.linear(x, weight)
+        return _times_transposed(x, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -108,6 +113,14 @@ def _gradients(ctx: Any, gradient: Tensor, signs: native.Signs | None) -> tuple[
     if wants_weight:
         of_weight = times(of_outputs, inputs)
     return of_x, of_weight
+
+
+def _times_transposed(x: Tensor, weight: Tensor) -> Tensor:
+    """x·Wᵀ for a real weight."""
+    if _prefers_onednn and torch.backends.mkldnn.enabled and torch.backends.mkldnn.is_available():
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+        return y
+    return F.linear(x, weight)
 
 
 def _by_torch(a: Tensor, b: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -104,8 +104,6 @@ class MethodHooks(torch.optim.Optimizer):
 
     def _intercepted(self, draw: int) -> AbstractContextManager[Any]:
         """A hook for methods that change the operations, not the weights (LR-net). Here: how, not what they compute."""
-        if not self.binary:
-            return nullcontext()
         return looking_up(parameter for members in self._active() for parameter in members.parameters)
 
     def consolidate(self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
