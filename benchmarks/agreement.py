@@ -23,10 +23,9 @@ import torch
 from bayesbinn import metrics
 from bayesbinn.environment import describe
 from bayesbinn.posterior import BernoulliPosterior
-from bayesbinn.prediction.logit_scale import calibrate
-from bayesbinn.prediction.predicting import predict
+from bayesbinn.runs.evaluate import predicted
 from bayesbinn.runs.ship import pack_run
-from bayesbinn.runs.trained import load_trained
+from bayesbinn.runs.trained import load_network, load_trained
 from bayesbinn.runtime import load
 from bayesbinn.runtime.model import Activations
 
@@ -83,13 +82,12 @@ def network(run: Path, count: int, limits: dict[str, float]) -> dict[str, Any]:
 
 def ensemble(run: Path) -> dict[str, Any]:
     """Ten samples of a posterior, as a model file and with `predict`."""
-    experiment, dataset, model, posterior = load_trained(run, None)
+    trained = load_network(run)
+    dataset, posterior = trained.load_data(), trained.posterior
     assert posterior is not None and dataset.test_targets is not None
-    validation = dataset.split(experiment.data.validation, experiment.training.seed).validation
-    assert validation is not None
-    posterior = calibrate(model, posterior, *validation.whole(), samples=SAMPLES, batch_size=1000)
     pixels, targets = dataset.test_inputs, dataset.test_targets
-    expected = predict(model, posterior, dataset.normaliser(pixels), samples=SAMPLES, batch_size=1000).probabilities
+    calibration, _ = trained.find_calibration()
+    expected = predicted(trained, dataset.normaliser(pixels), SAMPLES, calibration).probabilities
     with tempfile.TemporaryDirectory() as folder:
         many, one = Path(folder) / "many.safetensors", Path(folder) / "one.safetensors"
         pack_run(run, many, samples=SAMPLES)

@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path, default=Path(home), help="checkouts, runs and logs (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "results", help="where the evidence goes")
     parser.add_argument("--queue", type=Path, help="use this queue instead of the repository's (TOML)")
-    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: as many as keep all cores busy)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each run (default: %(default)s)")
     parser.add_argument("--parts", metavar="NAME,NAME", help="only these parts of the queue (default: all)")
     parser.add_argument("--status", action="store_true", help="show what is done and how long the rest takes")
@@ -57,16 +57,18 @@ def main() -> int:
         "--in-place", action="store_true", help="run this installation instead of a checkout, at normal priority"
     )
     arguments = parser.parse_args()
+    threads = max(1, arguments.threads)
+    jobs = max(1, cores() // threads if arguments.jobs is None else arguments.jobs)
     places = Places(arguments.home.resolve(), arguments.results.resolve(), arguments.in_place)
     try:
         parts = chosen_parts(load_queue(arguments.queue).parts, arguments.parts)
         if arguments.status:
-            print(status(parts, places, max(1, arguments.jobs)))
+            print(status(parts, places, jobs))
             return 0
         places.home.mkdir(parents=True, exist_ok=True)
-        torch.set_num_threads(arguments.threads)  # records describe the machine as this process sees it
+        torch.set_num_threads(threads)  # records describe the machine as this process sees it
         with only_one(places.home / "queue.lock"):
-            return work_through(parts, places, max(1, arguments.jobs), arguments.threads)
+            return work_through(parts, places, jobs, threads)
     except BayesbinnError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -175,6 +175,8 @@ def test_the_posterior_s_worth_is_judged_by_paired_errors() -> None:
     assert "NLL better than the mode's by 2 paired standard errors (-0.0100 ± 0.0000)" in verdicts[0]
     assert "accuracy within 0.3 points" in verdicts[0] and "ECE not worse" in verdicts[0]
     assert "of equal bytes: its NLL is higher (+0.0100 ± 0.0000, paired)" in verdicts[1]
+    wider = {**cells, "d": cell("mode", 4000, 99.0, 0.02, width=2.0)}
+    assert frontier.worth({"cells": wider}) == frontier.worth({"cells": cells}), "no posterior has that width"
     cells["b"] = cell("posterior mean", 10_000, 97.0, 0.06, **mean)
     _, verdicts = frontier.worth({"cells": cells})
     assert "NLL not better" in verdicts[0] and "not within 0.3 points (-1.00" in verdicts[0]

@@ -607,6 +607,7 @@ def test_a_file_that_is_not_what_was_saved_is_rejected(change: str, tmp_path: Pa
     with pytest.raises(InvalidFile) as caught:
         BatchNormStatistics.load(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert ("not a file of BatchNorm statistics" in str(caught.value)) == (change == "posterior")
 
 
 def test_missing_statistics_are_an_error_of_one_line(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from bayesbinn.experiments.config import Experiment
 from bayesbinn.posterior import LogitScale
 from bayesbinn.prediction.batchnorm import layers_with_statistics, recalibrate
 from bayesbinn.prediction.predicting import predict
+from bayesbinn.report.run import gather, page
 from bayesbinn.runs.evaluate import evaluate_run
 from bayesbinn.runs.ship import pack_run
 from bayesbinn.runs.single import Run
@@ -114,7 +115,8 @@ def test_a_changed_file_is_rejected_and_resuming_rewrites_it(run: Path, call: Ca
     path = run / FILES[0]
     before = path.read_bytes()
     path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-    with pytest.raises(InvalidFile, match=r"statistics\.safetensors: not a complete file of BatchNorm statistics"):
+    damaged = r"statistics\.safetensors: not a complete file of BatchNorm statistics.*resuming the run rewrites it"
+    with pytest.raises(InvalidFile, match=damaged):
         load_network(run)
     Run.open(experiment(run.parent), run).train()
     assert path.read_bytes() == before
@@ -142,7 +144,15 @@ def test_a_run_without_statistics_gets_them_and_a_new_calibration(run: Path) -> 
     assert fitted.mean != expected.mean
     with RunFolder.locked(run) as folder:
         calibration.store(folder, "last", 3, older.model, posterior, fitted)
-    assert load_network(run).calibration == fitted
+    older = load_network(run)
+    assert older.calibration is None, "it was fitted to other predictions"
+    found, notes = older.find_calibration()
+    assert found == expected and "Resume the run to store it" in notes[0]
+    table = run.parent / "g.csv"
+    hidden = table.rename(run.parent / "hidden.csv")
+    with pytest.raises(InvalidInput, match=r"needs? the training data \(resuming it stores 10 of seed 0\)"):
+        older.sample_statistics(10)
+    hidden.rename(table)
     Run.open(experiment(run.parent), run).train()
     assert load_network(run).calibration == expected
 
@@ -235,8 +245,36 @@ def test_a_run_stopped_within_an_epoch_predicts_with_statistics_of_its_mode(tmp_
         if name in kept:
             torch.testing.assert_close(kept[name], buffer, msg=name)
     (tmp_path / "g.csv").unlink()
-    with pytest.raises(InvalidInput, match=r"stopped within an epoch; its BatchNorm needs the training data: .*g\.csv"):
+    why = r"its BatchNorm needs the training data \(resume it to the end of an epoch\): .*g\.csv"
+    with pytest.raises(InvalidInput, match=why):
         load_network(stopped)
+    facts = gather(stopped, None)
+    assert facts.trained is None and facts.network is not None and "resume it" in facts.problem
+    titles = [section.title for section in page(facts, measure_speed=False).sections]
+    assert {"Weights", "Layers"} < set(titles)
+
+
+def test_a_checkpoint_without_an_evaluation_predicts_with_statistics_of_its_mode(tmp_path: Path) -> None:
+    """As after a crash: the last checkpoint may be that of any epoch."""
+
+    class Crash(Exception):
+        pass
+
+    def crash(progress: Progress) -> None:
+        if progress.row is not None and progress.row["epoch"] == 3:
+            raise Crash
+
+    found = []
+    for every in (4, 1):
+        folder = tmp_path / str(every)
+        run = Run.open(experiment(tmp_path, epochs=8, evaluate_every=every), folder)
+        with pytest.raises(Crash):
+            run.train(on_progress=crash, checkpoint_seconds=0)
+        trained = load_network(folder)
+        assert trained.epoch == "last, 3 of 8"
+        found.append(dict(trained.model.named_buffers()))
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(found[0][name], buffer) for name, buffer in found[1].items())
 
 
 @pytest.mark.parametrize("period", [2, 4, 10])

@@ -145,7 +145,8 @@ def predict(
     networks' disagreement), and only the disagreement as `spread` if the posterior has several networks.
 
     If the file also has the labels (the column that the run predicts, or `y` in an .npz file), the predictions are
-    scored. The data that the run was trained on are not needed, except with a certainty for more than 10 samples.
+    scored. The data that the run was trained on are not needed, except with a certainty for more than 10 samples and
+    for a run that was stopped within an epoch.
     """
     from bayesbinn.runs.evaluate import predict_file
 
@@ -190,8 +191,8 @@ def pack(
 
     The file takes raw inputs (pixels from 0 to 255, or a table's columns) and contains the names of its
     classes. `bayesbinn run` predicts with it, `inspect` shows it, `export` turns it into a web page, ONNX or C.
-    The data that the run was trained on are not needed, except with a certainty for more than 10 samples or another
-    seed than 0.
+    The data that the run was trained on are not needed, except with a certainty for more than 10 samples, for
+    another seed than 0 and for a run that was stopped within an epoch.
 
     Several runs of one network on the same data, for example with different seeds, become an ensemble in one
     file. If they share their validation rows (data.split_seed), the ensemble is calibrated on them, which

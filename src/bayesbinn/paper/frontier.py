@@ -1,6 +1,6 @@
 """The table, the figure and the sentences of frontier.json, which benchmarks/frontier.py measures.
 
-`write` makes frontier.md, frontier.png and, of the cells at the largest width, posterior-worth.md.
+`write` makes frontier.md, frontier.png and, of the cells at the posterior's largest width, posterior-worth.md.
 """
 
 from __future__ import annotations
@@ -191,10 +191,9 @@ class Paired:
 
 
 def worth(found: Numbers) -> tuple[str, list[str]]:
-    """The spread posterior beside the mode at τ = 1e-10 and seed ensembles, at the largest width: table and verdict."""
-    groups = groups_of(found)
-    width = max((group.width for group in groups), default=1.0)
-    groups = [group for group in groups if group.width == width and not group.affine]
+    """The spread posterior beside the mode at τ = 1e-10 and seed ensembles, at its largest width: table and verdict."""
+    units = _units_of_posterior(found)
+    groups = [group for group in groups_of(found) if group.units == units and not group.affine]
     mode = next((group for group in groups if group.kind == "mode"), None)
     spread = [group for group in groups if group.kind.startswith("posterior")]
     if mode is None or not spread:
@@ -289,16 +288,16 @@ def write(found: Numbers, out: Path) -> None:
     lines += [
         "- Differences from the mode of runs at τ = 1e-10, paired over blocks of the same test images: the mean and "
         "its standard error.",
-        f"- From the cells of frontier.json at the largest width, {_most_units(found)} units; 10 samples take as many "
-        "bytes as 10 networks.",
+        f"- From the cells of frontier.json at the posterior's largest width, {_units_of_posterior(found)} units; 10 "
+        "samples take as many bytes as 10 networks.",
         "",
     ]
     write_whole(out / "posterior-worth.md", "\n".join(lines).encode())
     draw(found, out / "frontier.png")
 
 
-def _most_units(found: Numbers) -> int:
-    return max((group.units for group in groups_of(found)), default=0)
+def _units_of_posterior(found: Numbers) -> int:
+    return max((group.units for group in groups_of(found) if group.kind.startswith("posterior")), default=0)
 
 
 def draw(found: Numbers, path: Path) -> None:

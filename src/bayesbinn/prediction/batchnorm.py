@@ -94,18 +94,18 @@ class BatchNormStatistics:
         try:
             content = path.read_bytes()  # read once, so that the checked bytes are the ones used
             metadata = check_safetensors(content)
-            header = {key: json.loads(metadata[key]) for key in ("kind", "version", "samples", "seed", "fingerprint")}
-            tensors = load(content)
+            kind, version = (json.loads(metadata.get(key, "null")) for key in ("kind", "version"))
+            if kind == _KIND and version == _VERSION:
+                samples, seed, fingerprint = (json.loads(metadata[key]) for key in ("samples", "seed", "fingerprint"))
+                return _restored(samples, seed, load(content), fingerprint)
         except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise InvalidFile(
                 f"{path}: not a complete file of BatchNorm statistics ({reason}); save it again"
             ) from error
-        if header["kind"] != _KIND or header["version"] != _VERSION:
-            raise InvalidFile(
-                f"{path}: {header['kind']!r} version {header['version']}; expected {_KIND!r} version {_VERSION}"
-            )
-        return _restored(header["samples"], header["seed"], tensors, header["fingerprint"])
+        if kind == _KIND:
+            raise InvalidFile(f"{path}: BatchNorm statistics of version {version}; this one reads version {_VERSION}")
+        raise InvalidFile(f"{path}: not a file of BatchNorm statistics; `BatchNormStatistics.save` writes one")
 
 
 def _restored(samples: int, seed: int, tensors: Weights, fingerprint: int | None) -> BatchNormStatistics:

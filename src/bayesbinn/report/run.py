@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,13 @@ class RunFacts:
 def gather(folder: Path, data_dir: Path | None, epoch: Which = "last") -> RunFacts:
     """Read the folder, then the data. A run without its data, or without a finished epoch, is not an error."""
     experiment, rows = load_run(folder)
-    trained, problem = None, ""
+    trained, untested, problem = None, None, ""
     try:
         trained = load_network(folder, epoch, data_dir)
     except BayesbinnError as error:
         problem = str(error)
+        with suppress(BayesbinnError):
+            untested = load_network(folder, epoch, to_predict=False)
     card = trained.card if trained is not None else read_card(folder)
     dataset, no_data = None, problem
     scored: classification.Scored | None = None
@@ -59,7 +62,8 @@ def gather(folder: Path, data_dir: Path | None, epoch: Which = "last") -> RunFac
                 scored = classification.gather(trained, *test.whole(), data_dir)
         except BayesbinnError as error:
             no_data = str(error)
-    found = None if trained is None else network.gather(trained)
+    shown = trained or untested
+    found = None if shown is None else network.gather(shown)
     return RunFacts(folder, experiment, rows, card, trained, found, problem, dataset, no_data, scored, regressed)
 
 
@@ -68,10 +72,11 @@ def page(facts: RunFacts, *, measure_speed: bool) -> Page:
     sections = [curves.section(curves.gather(facts.experiment, facts.rows), facts.experiment)]
     sections += _tested(facts)
     trained, found = facts.trained, facts.network
-    if trained is None or found is None:
+    if found is None:
         sections.append(Section("Network", [Missing(facts.problem)]))
     else:
         sections += [network.weights_section(found), network.layers_section(found.sizes)]
+    if trained is not None:
         sections.append(speed.section(lambda: speed.of_run(trained), measure_speed))
     sections.append(provenance.section(facts.experiment, facts.card, facts.folder))
     return Page(facts.folder.resolve().name, facts.experiment.title, [Facts(headline(facts), large=True)], sections)

@@ -26,7 +26,8 @@ def report(folder: Path) -> dict[str, Any]:
         "seconds": sum(row["seconds"] for row in rows),
         "last epoch": _accuracies(rows[-1]),
     }
-    spread_out = experiment.method.settings.get("certainty") and not experiment.model.name.startswith("table_")
+    # Of networks side by side, the mode is a mean already.
+    spread_out = experiment.method.settings.get("certainty") and experiment.model.name != "table_ensemble"
     what = "test, calibrated, mode" if spread_out else "test, calibrated"
     return result | _best_row(rows) | _stored_scores(folder, rows[-1]["epoch"], what)
 

@@ -42,7 +42,8 @@ def pack_run(
     The file takes raw inputs and predicts what `bayesbinn predict` predicts: it holds the data's normalization, the
     names of classes and columns, the calibration that the run fitted on its validation part, and for regression the
     unit of the targets and the error on the validation part. The data are not needed, except with a certainty for
-    samples that the run has stored no BatchNorm statistics of: more than 10, or of another seed than 0.
+    samples that the run has stored no BatchNorm statistics of (more than 10, or of another seed than 0) and for a run
+    that was stopped within an epoch.
 
     Args:
         folder: the run's folder.

@@ -164,7 +164,12 @@ class Run(Trainer):
         row |= {"validation_accuracy": None, "test_accuracy": None, "flip_ratio": flips(self.signs, parameters)}
         if not self.recipe.classification:
             row |= {"validation_rmse": None, "test_rmse": None}
-        if is_last or self.epoch % training.evaluate_every == 0:
+        evaluates = is_last or self.epoch % training.evaluate_every == 0
+        if evaluates or statistics.needed(self.model, self._certainty):
+            # Also without an evaluation: a checkpoint is there to predict with.
+            data_parallel.share_buffers(self.model)
+            settle(self.model, self._parts().train, self._certainty)
+        if evaluates:
             row |= self._measured()
         row["seconds"] = clock.elapsed()
         self.rows.append(row)
@@ -176,10 +181,8 @@ class Run(Trainer):
 
     def _measured(self) -> dict[str, float]:
         """Scores of the mode, in percent or in the unit of the targets, and of the mean over posterior samples."""
-        data_parallel.share_buffers(self.model)
         found: dict[str, float] = {}
         parts, training = self._parts(), self.experiment.training
-        settle(self.model, parts.train, self._certainty)
         for name, part in (("validation", parts.validation), ("test", parts.test)):
             if part is None:
                 continue

@@ -1,9 +1,12 @@
-"""A trained network from a run's folder, to evaluate, predict with or pack. The data are not needed."""
+"""A trained network from a run's folder, to evaluate, predict with or pack.
+
+The data are not needed, unless a run with a certainty lacks BatchNorm statistics of the weights that predict.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from bayesbinn.runs.stream import stream_for
 from bayesbinn.train import calibration as run_calibration
 from bayesbinn.train import residuals as run_residuals
 from bayesbinn.train import statistics
-from bayesbinn.train.calibration import Which
+from bayesbinn.train.calibration import SAMPLES, Which
 from bayesbinn.train.checkpoints import read_checkpoint, resuming
 from bayesbinn.train.folder import RunFolder
 
@@ -78,7 +81,7 @@ class Trained:
         validation = self.parts(data_dir).validation
         assert validation is not None
         note = f"{self.folder} has no calibration for these weights; fitted it on the data. Resume the run to store it"
-        of_samples = self.sample_statistics(run_calibration.SAMPLES, data_dir=data_dir)
+        of_samples = self.sample_statistics(SAMPLES, data_dir=data_dir)
         return run_calibration.fitted(self.model, self.posterior, validation, statistics=of_samples), (note,)
 
     @property
@@ -86,6 +89,13 @@ class Trained:
         """The experiment's, if it has one."""
         found: float | None = self.experiment.method.settings.get("certainty")
         return found
+
+    @property
+    def has_spread_samples(self) -> bool:
+        """Whether samples of the posterior need BatchNorm statistics of their own."""
+        if self.posterior is None or self.tasks_learned is not None:
+            return False
+        return statistics.needed(self.model, self.certainty) and not self.posterior.saturated
 
     def sample_statistics(
         self, samples: int, seed: int = 0, data_dir: Path | None = None
@@ -95,37 +105,38 @@ class Trained:
         Those that the run has not stored are taken from its training data.
         """
         stored, posterior = self.statistics, self.posterior
-        if posterior is None or samples == 0 or self.tasks_learned is not None:
-            return None
-        if not statistics.needed(self.model, self.certainty) or posterior.saturated:
+        if posterior is None or samples == 0 or not self.has_spread_samples:
             return None
         if stored is not None and samples <= stored.samples and seed == stored.seed:
             return stored
-        have = "has stored no BatchNorm statistics of these samples"
+        have, remedy = "has stored no BatchNorm statistics of these samples", f"resuming it stores {SAMPLES} of seed 0"
         if stored is not None:
-            have = f"has BatchNorm statistics for {stored.samples} samples of seed {stored.seed}"
-        part = self._training_part(f"{have}; {samples} samples of seed {seed} need", data_dir)
+            have, remedy = f"has BatchNorm statistics for {stored.samples} samples of seed {stored.seed}", ""
+        part = self._training_part(f"{have}; {samples} samples of seed {seed} need", remedy, data_dir)
         return statistics.of_samples(self.model, posterior, part, samples, seed)
 
     def settled(self, data_dir: Path | None) -> Trained:
         """With BatchNorm statistics for the mode, if the run was stopped within an epoch, before it estimated them."""
         if statistics.needed(self.model, self.certainty):
-            statistics.settle(
-                self.model, self._training_part("was stopped within an epoch; its BatchNorm needs", data_dir)
-            )
+            why, remedy = "was stopped within an epoch; its BatchNorm needs", "resume it to the end of an epoch"
+            statistics.settle(self.model, self._training_part(why, remedy, data_dir))
         return self
 
-    def _training_part(self, why: str, data_dir: Path | None) -> Part:
+    def _training_part(self, why: str, remedy: str, data_dir: Path | None) -> Part:
         try:
             return self.parts(data_dir).train
         except BayesbinnError as error:
-            raise InvalidInput(f"{self.folder} {why} the training data: {error}") from None
+            instead = f" ({remedy})" if remedy else ""
+            raise InvalidInput(f"{self.folder} {why} the training data{instead}: {error}") from None
 
 
-def load_network(folder: Path, which: Which = "last", data_dir: Path | None = None) -> Trained:
+def load_network(
+    folder: Path, which: Which = "last", data_dir: Path | None = None, *, to_predict: bool = True
+) -> Trained:
     """The network of a run, after its last epoch or after the one with the best validation accuracy.
 
-    Only runs from older versions, which stored nothing about their data, need the data for this.
+    Two kinds of runs need the data for this: those from older versions, which stored nothing about their data, and
+    those with a certainty that were stopped within an epoch, unless the network is not meant `to_predict`.
     """
     experiment = load_config(folder)
     path = folder / "checkpoint.pt"
@@ -152,17 +163,16 @@ def load_network(folder: Path, which: Which = "last", data_dir: Path | None = No
     epoch = f"{which}, {number} of {experiment.training.epochs}"
     if best is None and state["totals"]["batches"]:
         epoch += f" and {state['totals']['batches']} batches"
-        return Trained(folder, experiment, card, model, posterior, None, epoch).settled(data_dir)
-    return Trained(
-        folder,
-        experiment,
-        card,
-        model,
-        posterior,
-        run_calibration.stored(folder, which, model, posterior),
-        epoch,
+        unfinished = Trained(folder, experiment, card, model, posterior, None, epoch)
+        return unfinished.settled(data_dir) if to_predict else unfinished
+    of_samples = statistics.stored(folder, which, posterior)
+    trained = Trained(folder, experiment, card, model, posterior, None, epoch, statistics=of_samples)
+    if of_samples is None and trained.has_spread_samples:
+        return trained  # what older versions stored was measured with the mode's statistics
+    return replace(
+        trained,
+        calibration=run_calibration.stored(folder, which, model, posterior),
         residuals=run_residuals.stored(folder, which, model, posterior),
-        statistics=statistics.stored(folder, which, posterior),
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesbinn.data import Part
-from bayesbinn.errors import BayesbinnError
+from bayesbinn.errors import BayesbinnError, InvalidFile
 from bayesbinn.models.side_by_side import is_side_by_side
 from bayesbinn.posterior import BernoulliPosterior
 from bayesbinn.prediction.batchnorm import BatchNormStatistics, layers_with_statistics, recalibrate
@@ -79,7 +79,10 @@ def stored(folder: Path, which: Which, posterior: BernoulliPosterior | None) -> 
     path = folder / FILES[which]
     if posterior is None or not path.exists():
         return None
-    found = BatchNormStatistics.load(path)
+    try:
+        found = BatchNormStatistics.load(path)
+    except InvalidFile as error:
+        raise InvalidFile(f"{error}; resuming the run rewrites it") from error
     return found if found.belongs_to(posterior) else None
 
 
