@@ -96,7 +96,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/loader.py --out results/benchmarks
 	$(BIN)/python benchmarks/scaling.py --out results/benchmarks
 	$(BIN)/python benchmarks/exports.py --out results/benchmarks
-	-$(BIN)/python benchmarks/tables_command.py --out results/benchmarks
+	-$(BIN)/python benchmarks/tables_command.py --set data.encode=false --out results/benchmarks
 	$(MAKE) bench-inference
 
 bench-inference: $(VENV)/.test

@@ -20,7 +20,7 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The file to write; default report.html in the folder, or MODEL.html."),
+        typer.Option("--out", "-o", help="The file to write; default report.html in the folder, or MODEL.report.html."),
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     card: Annotated[

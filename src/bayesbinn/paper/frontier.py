@@ -279,6 +279,7 @@ def write(found: Numbers, out: Path) -> None:
         "into the scale and shift that the file has anyway, so the bytes stay the same.",
     ]
     lines = ["# What bytes and microseconds buy on MNIST", "", table(found), "", "## At equal bytes, who wins?", ""]
+    lines += ["Among the networks measured so far:", ""] if missing(found) else []
     lines += [f"- {sentence}" for sentence in [*winners(found), *missing(found)]]
     lines += ["", *(f"- {note}" for note in notes), ""]
     write_whole(out / "frontier.md", "\n".join(lines).encode())

@@ -30,8 +30,8 @@ NOT_PLANNED = "needs a GPU"
 """In the rows of a table for which `make evidence` has no runs; the page says at its end what they would take."""
 FIGURES = {
     "figure-functions": "Figure 1: sign, tanh and hysteresis, from real parameters to weights",
-    "figure-moons": "Figure 2: two moons, class probabilities by STE, the mode and the mean",
-    "figure-snelson": "Figure 3: Snelson's regression",
+    "figure-snelson": "Figure 2: Snelson's regression",
+    "figure-moons": "Figure 3: two moons, class probabilities by STE, the mode and the mean",
     "figure-posteriors": "Figure 4: the distribution over the weights from task to task",
     "figure-continual": "Figure 5: permuted MNIST, accuracy on every task while later ones are learned",
     "figure-curves": "Training curves over the authors' own",
@@ -262,7 +262,8 @@ def _frontier(results: Path) -> str:
     sentences = list(dict.fromkeys(sentences))  # both say what is missing
     picture = "[![The frontier](../results/benchmarks/frontier.png)](../results/benchmarks/frontier.md)"
     worth = "[Is the posterior worth its samples?](../results/benchmarks/posterior-worth.md)"
-    return f"{title}\n\n{picture}\n\n" + "\n".join(sentences) + f"\n\n{worth}"
+    begun = "Among the networks measured so far:\n\n" if any(SO_FAR in each for each in sentences) else ""
+    return f"{title}\n\n{picture}\n\n{begun}" + "\n".join(sentences) + f"\n\n{worth}"
 
 
 # ---- what it takes --------------------------------------------------------------------------------

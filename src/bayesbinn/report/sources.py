@@ -55,7 +55,7 @@ def write_report(
 
     Args:
         source: the folder of a run, a stream or a sweep, or a model file.
-        out: the file to write; default: report.html in the folder, or MODEL.html next to the model file.
+        out: the file to write; default: report.html in the folder, or MODEL.report.html next to the model file.
         data_dir: where the data are. Without them the page says what is missing.
         epoch: which weights of a run: "last", or "best" on validation data.
         measure_speed: whether to measure how fast the network runs here, which takes seconds.
