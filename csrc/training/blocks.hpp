@@ -69,12 +69,18 @@ BAYESBINN_INLINE void each_block(const Arrays &arrays, Range range, Body body) {
         if ((WRITTEN >> k & 1) && block.at[k]) __builtin_memcpy(block.at[k], copy[k], rest * sizeof(float));
 }
 
-// δ = ½·log(u/(1−u)) for block b.
-BAYESBINN_INLINE void logistic_noise(const NoiseStream &noise, uint64_t b, F (&delta)[VECTORS]) {
+// u for block b.
+BAYESBINN_INLINE void uniform_noise(const NoiseStream &noise, uint64_t b, F (&u)[VECTORS]) {
     U bits[VECTORS];
     constexpr int PARTS = BLOCK / NOISE_BLOCK;
     for (int part = 0; part < PARTS; part++) noise.bits(b * PARTS + (uint64_t)part, bits + part * NOISE_VECTORS);
-    for (int v = 0; v < VECTORS; v++) delta[v] = half_logit(uniform(bits[v]));
+    for (int v = 0; v < VECTORS; v++) u[v] = uniform(bits[v]);
+}
+
+// δ = ½·log(u/(1−u)) for block b.
+BAYESBINN_INLINE void logistic_noise(const NoiseStream &noise, uint64_t b, F (&delta)[VECTORS]) {
+    uniform_noise(noise, b, delta);
+    for (int v = 0; v < VECTORS; v++) delta[v] = half_logit(delta[v]);
 }
 
 // Whether |x| ≥ bound for the whole block.
@@ -105,14 +111,14 @@ class Elements {
     BAYESBINN_INLINE int count() const { return count_; }
     BAYESBINN_INLINE uint16_t operator[](int i) const { return places_[i]; }
 
-    // Calls use(i, number, places, δ) for elements i to i + number, as many as fit into a vector. They get the same δ
-    // as from logistic_noise; `noise_block` is the number of the piece's first block of noise.
+    // Calls use(i, number, places, u) for elements i to i + number, as many as fit into a vector. They get the same u
+    // as from uniform_noise; `noise_block` is the number of the piece's first block of noise.
     template <class Use>
     BAYESBINN_INLINE void with_noise(const NoiseStream &noise, uint64_t noise_block, Use use) {
         for (int k = count_; k % LANES; k++) places_[k] = 0;
         for (int i = 0; i < count_; i += LANES) {
-            const F delta = half_logit(uniform(noise.bits_of(noise_block, places_ + i)));
-            use(i, count_ - i < LANES ? count_ - i : LANES, places_ + i, delta);
+            const F u = uniform(noise.bits_of(noise_block, places_ + i));
+            use(i, count_ - i < LANES ? count_ - i : LANES, places_ + i, u);
         }
     }
 

@@ -77,7 +77,8 @@ void write_relaxed_sample(const SampleSettings &set, const Arrays &x, Range rang
 
 void write_training_sample(const TrainingSampleSettings &set, const Arrays &x, Range range) {
     const NoiseStream noise(x.key, set.draw);
-    const float inverse_temperature = (float)(1 / set.temperature), certain = certain_from(set.temperature);
+    const float temperature = (float)set.temperature, inverse_temperature = (float)(1 / set.temperature);
+    const float certain = certain_from(set.temperature);
     const bool held = set.held;
     Elements uncertain;
     const uint64_t first = range.begin / BLOCK, whole = range.end / BLOCK;
@@ -91,22 +92,23 @@ void write_training_sample(const TrainingSampleSettings &set, const Arrays &x, R
                 for (int v = 0; v < VECTORS; v++) block.set(2, v, broadcast(0.0f));
         } else if (held && !block.at[2] && b < whole && uncertain.add_below(block.at[1], certain, b - first)) {
         } else {
-            F u[VECTORS];  // δ, then (λ + δ)/τ
-            logistic_noise(noise, b, u);
-            for (int v = 0; v < VECTORS; v++) u[v] = (block(1, v) + u[v]) * inverse_temperature;
+            F u[VECTORS];
+            uniform_noise(noise, b, u);
             if (block.at[2]) {
+                for (int v = 0; v < VECTORS; v++) u[v] = (block(1, v) + half_logit(u[v])) * inverse_temperature;
                 for (int v = 0; v < VECTORS; v++) {
                     const TanhAndSech2 both = tanh_and_sech2(u[v]);
                     put(block.at[0] + v * LANES, both.tanh);
                     block.set(2, v, both.sech2);
                 }
             } else {
-                for (int v = 0; v < VECTORS; v++) put(block.at[0] + v * LANES, tanh(u[v]));
+                for (int v = 0; v < VECTORS; v++)
+                    put(block.at[0] + v * LANES, cold_sample(block(1, v), u[v], temperature, inverse_temperature));
             }
         }
     });
-    uncertain.with_noise(noise, range.begin / NOISE_BLOCK, [&](int, int number, const uint16_t *places, F delta) {
-        const F sample = cold_sample(gather(naturals, places), delta, inverse_temperature);
+    uncertain.with_noise(noise, range.begin / NOISE_BLOCK, [&](int, int number, const uint16_t *places, F u) {
+        const F sample = cold_sample(gather(naturals, places), u, temperature, inverse_temperature);
         for (int lane = 0; lane < number; lane++) weights[places[lane]] = sample[lane];
     });
 }
@@ -135,9 +137,9 @@ class Scales {
             const bool are_few = all_at_least(block, set.certain) || uncertain_.add_below(block, set.certain, k);
             ends_[k] = are_few ? uncertain_.count() : MANY;
         }
-        uncertain_.with_noise(noise, range.begin / NOISE_BLOCK, [&](int i, int, const uint16_t *places, F delta) {
+        uncertain_.with_noise(noise, range.begin / NOISE_BLOCK, [&](int i, int, const uint16_t *places, F u) {
             const F few = gather(natural, places);
-            store(scales_ + i, gradient_scale(few, cold_slope(few, delta, set), set));
+            store(scales_ + i, gradient_scale(few, cold_slope(few, u, set), set));
         });
     }
 
@@ -146,9 +148,9 @@ class Scales {
     BAYESBINN_INLINE void with(uint64_t b, const float *natural, bool is_whole, Use use) {
         const int end = is_whole ? ends_[b - first_] : MANY;
         if (end == MANY) {
-            F x[VECTORS];  // δ, then 1 − w², then s
-            logistic_noise(noise_, b, x);
-            for (int v = 0; v < VECTORS; v++) x[v] = sample_slope(load(natural + v * LANES), x[v], set_);
+            F x[VECTORS];  // u, then 1 − w², then s
+            uniform_noise(noise_, b, x);
+            for (int v = 0; v < VECTORS; v++) x[v] = cold_slope(load(natural + v * LANES), x[v], set_);
             for (int v = 0; v < VECTORS; v++) x[v] = gradient_scale(load(natural + v * LANES), x[v], set_);
             for (int v = 0; v < VECTORS; v++) use(v, x[v]);
         } else if (end == next_) {

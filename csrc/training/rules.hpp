@@ -73,15 +73,38 @@ BAYESBINN_INLINE F sample_slope(F natural, F delta, const Scale &set) {
     return sech2((natural + delta) * set.inverse_temperature);
 }
 
-// The same, faster at low temperatures, where nearly every sample is −1 or +1.
-BAYESBINN_INLINE F cold_sample(F natural, F delta, float inverse_temperature) {
-    const F x = (natural + delta) * inverse_temperature;
-    return all(abs(x) >= SATURATION) ? sign(x) : tanh(x);
+// The same from u, faster at low temperatures, where nearly every sample is −1 or +1: then the side of σ(−2λ) on which u
+// lies is the sample's sign, and no logarithm is needed.
+//
+// With e = exp(−2|λ|), and u counted from the other end if λ < 0, u − σ(−2|λ|) is (u·(1 + e) − e)/(1 + e). Where u differs
+// from σ by x, λ + δ is at least 2x, because dδ/du = 1/(2u(1 − u)) ≥ 2. So from CLEAR on, |λ + δ| is at least CLEAR: several
+// times the rounding errors of δ (10⁻⁶), of the sum and of the distance, and enough for |λ + δ|/τ ≥ 13·ln 2 up to COLD.
+constexpr float CLEAR = 0x1p-16f;
+constexpr float COLD = 1e-7f;
+
+struct Side {
+    I same;  // whether the sample has the sign of λ
+    bool is_clear;
+
+    BAYESBINN_INLINE Side(F natural, F u) {
+        const F e = exp_minus_2(abs(natural)), from_end = select(natural >= 0.0f, u, 1.0f - u);
+        const F distance = from_end * (1.0f + e) - e;
+        same = distance > 0.0f;
+        is_clear = all(abs(distance) >= CLEAR);
+    }
+};
+
+BAYESBINN_INLINE F cold_sample(F natural, F u, float temperature, float inverse_temperature) {
+    if (temperature <= COLD) {
+        const Side side(natural, u);
+        if (side.is_clear) return select((natural >= 0.0f) == side.same, broadcast(1.0f), broadcast(-1.0f));
+    }
+    return relaxed_sample(natural, half_logit(u), inverse_temperature);
 }
 
-BAYESBINN_INLINE F cold_slope(F natural, F delta, const Scale &set) {
-    const F x = (natural + delta) * set.inverse_temperature;
-    return all(abs(x) >= SATURATION) ? F{} : sech2(x);
+BAYESBINN_INLINE F cold_slope(F natural, F u, const Scale &set) {
+    if (set.temperature <= COLD && Side(natural, u).is_clear) return F{};
+    return sample_slope(natural, half_logit(u), set);
 }
 
 // s = ((1 − w²) + ε) / (τ·(v(λ) + ε))

@@ -433,6 +433,24 @@ def test_fast_path_with_some_uncertain_weights(every: int, temperature: float, t
     in_layouts(build)
 
 
+@needs_native
+@pytest.mark.parametrize("temperature", [1e-12, 1e-10, 1e-7, 1.1e-7, 1e-5])
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
+def test_samples_near_zero_at_low_temperatures(share: float, temperature: float, threads: int) -> None:
+    """Where λ + δ is far from 0, the kernels need no logarithm for a sample's sign; nearer to it they do."""
+    size = 40_000
+    delta = reference.logistic_noise(torch.zeros(size), KEY, DRAW, 0)
+    distances = torch.tensor([0, 1e-10, 1e-9, 3e-9, 1e-7, 3e-6, 7e-6, 1e-5, 1.4e-5, 1.6e-5, 2e-5, 1e-4])
+    natural = -delta + distances[torch.arange(size) % len(distances)] * reference.sign(values(size, 4))
+    natural = torch.where(torch.rand(size, generator=torch.Generator().manual_seed(5)) < share, natural, 1e6)
+    sample, g, total = reference.sign(natural), values(size, 2), torch.zeros(size)
+    compiled.write_training_sample([sample], [natural], [None], [KEY], DRAW, temperature, True)
+    expected = reference.relaxed_sample(natural, KEY, DRAW, 0, temperature)
+    assert same_bits(sample, expected) and bool((expected.abs() < 1).any())
+    compiled.accumulate_scaled([total], [natural], [g], [KEY], DRAW, temperature, 1e-10)
+    assert same_bits(total, reference.gradient_scale(natural, KEY, DRAW, 0, temperature, 1e-10) * g)
+
+
 # Draws in which KEY gives one of the first 32 elements the smallest and the largest possible δ.
 EXTREME_DRAWS = [(395740, -1.0), (70683, 1.0)]
 
