@@ -39,8 +39,8 @@ class Places:
 
 
 def done(run: Planned, places: Places) -> bool:
-    """Whether the repository has the record of this run."""
-    return records.provenance(places.kept / run.name) is not None
+    """Whether the repository has the record of this run, to its last epoch."""
+    return records.complete(places.kept / run.name, run.epochs)
 
 
 def shown(part: Part, places: Places) -> bool:

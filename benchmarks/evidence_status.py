@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bayesbinn.paper import records
 from bayesbinn.paper.drawing import markdown_table
 from bayesbinn.paper.evidence import Part, Planned, planned, undecided
 from bayesbinn.paper.gather import duration
@@ -35,7 +36,7 @@ def status(parts: tuple[Part, ...], places: Places, jobs: int) -> str:
     text = markdown_table(["Part", "What", "State", "Left"], rows)
     text += f"\n\ntotal remaining: {duration(max(total / jobs, longest))} with {jobs} runs at a time"
     for name in names:
-        text += f"\nrunning: {name}, {epochs_done(places.runs / name)} epochs done"
+        text += f"\nrunning: {name}, {records.epochs_done(places.runs / name)} epochs done"
     if not names:
         text += "\nnothing is running; `make evidence` resumes"
     return text
@@ -47,7 +48,7 @@ def note_running(running: list[Job], places: Places) -> None:
 
 
 def seconds_left(run: Planned, pace: dict[str, float], places: Places) -> float:
-    left = max(0, run.epochs - epochs_done(places.runs / run.name))
+    left = max(0, run.epochs - records.epochs_done(places.runs / run.name))
     return left * pace.get(kind(run), run.epoch_seconds)
 
 
@@ -66,10 +67,6 @@ def kind(run: Planned) -> str:
     """Runs of the same kind take equally long."""
     each = run.experiment
     return f"{each.data.name} {each.model.name} {each.model.width} {each.method.name} {each.training.batch_size}"
-
-
-def epochs_done(folder: Path) -> int:
-    return len(lines_of(folder / "metrics.jsonl"))
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

@@ -183,10 +183,13 @@ def test_the_moons() -> None:
 def test_the_curves() -> None:
     measured = table(result("paper/figure-curves.md"), "Data")
     shown = table(page("paper.md"), "data", "epoch")
-    assert len(shown) == 6
+    assert len(shown) == len([each for each in measured if each["Epoch"].isdigit()]) == 12
     for each in shown:
         found = row(measured, Data=each["data"], Epoch=each["epoch"])
         assert (each["ours"], each["the authors' runs"]) == (found["Test, ours"], found["Test, authors"])
+    half = numbers("runs/mnist-bayesbinn-e500-s1/record.json")["posterior"]
+    last = max(int(each["epoch"]) for each in shown if each["data"] == "MNIST")
+    assert f"after {last} epochs {100 * half['saturated']:.0f} % of its weights are certain" in plain("paper.md")
 
 
 def test_the_posterior() -> None:

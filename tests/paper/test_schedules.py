@@ -26,15 +26,15 @@ def beyond() -> Part:
     return next(part for part in load_queue().parts if part.name == "beyond")
 
 
-def record(run: Planned, kept: Path, validation: float, test: float) -> None:
-    """A run with two epochs, of which the first is the better on validation data."""
+def record(run: Planned, kept: Path, validation: float, test: float, missing: int = 0) -> None:
+    """A run, without its last epochs if they are `missing`, whose first epoch is the best on validation data."""
     folder = kept / run.name
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(run.experiment.to_toml(), encoding="utf-8")
     plain = {"lr": 1e-4, "train_loss": 0.1, "train_accuracy": 99.0, "seconds": 1.0}
     rows = [
-        {"epoch": 1, "validation_accuracy": validation, "test_accuracy": test, **plain},
-        {"epoch": 2, "validation_accuracy": validation - 1, "test_accuracy": test + 1, **plain},
+        {"epoch": e, "validation_accuracy": validation - (e > 1), "test_accuracy": test + (e > 1), **plain}
+        for e in range(1, run.epochs + 1 - missing)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / RECORD).write_text(json.dumps({**ORIGIN, "machine": ELSEWHERE, "posterior": None}))
@@ -50,6 +50,8 @@ def test_the_best_candidate_is_run_at_full_width(tmp_path: Path) -> None:
         good = run.experiment.training.batch_size == 50 and not run.experiment.training.average_epochs
         record(run, tmp_path, 98.5 if good else 98.0, 97.0 if good else 99.0)  # a better test accuracy plays no part
     assert best_settings(part, tmp_path) is None
+    record(first[-1], tmp_path, 98.4, 99.0, missing=1)
+    assert best_settings(part, tmp_path) is None, "a run that was stopped is not done"
     record(first[-1], tmp_path, 98.4, 99.0)
     assert best_settings(part, tmp_path) == {"training.batch_size": 50}
     assert undecided(part, tmp_path) == (0, 0)
@@ -98,6 +100,8 @@ def test_the_table_takes_the_test_accuracy_at_the_best_validation(
     assert "98.86 % is reached in 50 epochs or fewer: not computed yet; so far, 98.70" in text
     for run in (each for part in load_queue().parts for each in planned(part, kept)):
         if run.name == "mnist-bayesbinn-e50-s1":
+            record(run, kept, 98.6, 98.5, missing=20)
+            assert cells_of(reproduced(tmp_path)[0], "50")[1] == "not computed yet"
             record(run, kept, 98.6, 98.5)
     text, _ = reproduced(tmp_path)
     assert "98.86 % is not reached in 50 epochs or fewer without augmentation: the best is 98.70" in text

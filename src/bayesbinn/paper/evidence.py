@@ -161,7 +161,7 @@ def candidates(part: Part, kept: Path | None) -> list[tuple[Tried, bool]]:
             continue
         own = {key: value for key, value in each.settings.items() if key not in _COMMON}
         runs = [_plan(each, method, seed, {}, {}) for method in each.methods for seed in each.seeds]
-        rows = [load_run(kept / run.name)[1] for run in runs if kept and records.provenance(kept / run.name)]
+        rows = [load_run(kept / run.name)[1] for run in runs if kept and records.complete(kept / run.name, run.epochs)]
         best = [float(row["validation_accuracy"]) for each_row in rows if (row := best_epoch(each_row))]
         found.append((Tried(own, tuple(best)), len(best) == len(runs)))
     return found

@@ -84,7 +84,7 @@ def posterior_facts(folder: Path) -> dict[str, float] | None:
 
 
 def keep(folder: Path, into: Path, *, command: str, commit: str) -> Path:
-    """Write the record of a finished run atomically; a record of the same name is replaced."""
+    """Write the record of a run atomically; a record of the same name is replaced."""
     origin = Provenance(
         command=command,
         commit=commit,
@@ -121,6 +121,17 @@ def _seconds(folder: Path) -> float:
 def provenance(folder: Path) -> Provenance | None:
     """Where a run's numbers come from; None without a record."""
     return _read(folder / RECORD, Provenance, "not a record of a run", "delete the folder to create it again")
+
+
+def epochs_done(folder: Path) -> int:
+    """How many epochs a run, or its record, has finished, over all tasks of a stream."""
+    path = folder / "metrics.jsonl"
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else 0
+
+
+def complete(folder: Path, epochs: int) -> bool:
+    """Whether there is a record of a run that came so far. That of a stopped one shows its curve, and no more."""
+    return provenance(folder) is not None and epochs_done(folder) >= epochs
 
 
 def _read(path: Path, kind: type[T], wrong: str, remedy: str) -> T | None:
