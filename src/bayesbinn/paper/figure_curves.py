@@ -37,7 +37,7 @@ from bayesbinn.paper.published import DATASETS, DETAILED, EPOCHS, Value
 
 PARTS = ("train", "validation", "test")
 MARKS = (1, 2, 5, 10, 20, 50, 100, 200, 300, 400, 500)
-"""The epochs of the Markdown table."""
+"""The epochs of the Markdown table, and of the markers."""
 STAND_IN = ("mnist", 100)
 """A data set, and the shorter schedule that stands in for the paper's until a run of that one has reached its end."""
 
@@ -272,8 +272,8 @@ def _draw_part(axis: Any, part: str, theirs: Array, epochs: Array, values: Array
     axis.fill_between(reached, theirs.min(0), theirs.max(0), color=color, alpha=0.15, linewidth=0)
     axis.plot(reached, theirs.mean(0), style, color=color, linewidth=0.8)
     if len(epochs):
-        # If there are many epochs, only every tenth has a marker.
-        every = max(1, len(epochs) // 10)
+        # The axis is logarithmic: equally distant epochs would crowd at its end.
+        every = [index for index, epoch in enumerate(epochs) if epoch in MARKS or index == len(epochs) - 1]
         axis.plot(
             epochs, values.mean(0), marker=marker, markevery=every, markersize=4, color=color, markerfacecolor="white"
         )
