@@ -103,7 +103,7 @@ def gathered(parts: dict[str, Part], kept: Path) -> dict[str, dict[int, list[Rea
             if not rest or column is None or experiment.training.epochs not in LENGTHS:
                 continue
             origin = records.provenance(kept / run.name)
-            if origin is not None and records.complete(kept / run.name, run.epochs):
+            if origin is not None and records.epochs_done(kept / run.name) >= run.epochs:
                 reached = _reached(kept / run.name, experiment.training.seed, origin)
                 found[column][experiment.training.epochs].append(reached)
     return found
